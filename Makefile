@@ -1,7 +1,7 @@
 # Every target sets up what it needs: .venv from requirements/test.txt, once. `make PYTHON=python3 TARGET` uses
 # that interpreter as it is instead, on a machine that has its packages already and cannot install any.
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo test nightly gpu lint bench documents clean
+.PHONY: help setup peers demo test nightly gpu lint bench docs clean
 
 ifneq ($(origin PYTHON),command line)
 PYTHON := .venv/bin/python
@@ -20,7 +20,7 @@ help:
 	@echo "make bench      our speed beside the other packages'"
 	@echo "make gpu        the tests that need an NVIDIA GPU"
 	@echo "make nightly    the test suite with a thousand drawn cases for every few"
-	@echo "make documents  write the pages that come from the registry anew"
+	@echo "make docs       write the pages that come from the registry anew"
 	@echo "make clean      remove everything that was set up"
 
 setup:
@@ -51,8 +51,8 @@ lint: $(SETUP)
 bench: $(PEERS)
 	PYTHONPATH=$(PYTHONPATH):.venv/peers $(PYTHON) -m benchmarks $(ARGS)
 
-documents: $(SETUP)
-	$(PYTHON) scripts/make_documents.py
+docs: $(SETUP)
+	$(PYTHON) scripts/make_docs.py
 
 clean:
 	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
