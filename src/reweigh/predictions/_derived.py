@@ -58,12 +58,28 @@ def _rest(block: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     return top.squeeze(1), ratio.scatter(1, index, MINUS_INFINITY)
 
 
-def _log_odds(block: Tensor, kind: str) -> Tensor:
-    if kind == "probabilities":  # no logarithm of n x K numbers
-        top, index = block.max(1, keepdim=True)
-        others = block.scatter(1, index, 0.0).sum(1)
-        return top.squeeze(1).log() - others.log()
-    return -torch.logsumexp(_rest(block, kind)[1], 1)
+def _odds_against(block: Tensor, kind: str) -> Tensor:
+    """Sum of the other classes' shares relative to the top one's: (1 - c) / c."""
+    top, index = block.max(1, keepdim=True)
+    if kind == "probabilities":
+        return block.scatter(1, index, 0.0).sum(1) / top.squeeze(1)
+    return (block - top).exp_().scatter_(1, index, 0.0).sum(1)
+
+
+def odds_against(predictions: Predictions) -> Tensor:
+    """(n,) (1 - c) / c under softmax."""
+    return _collect(predictions, lambda block: _odds_against(block, predictions.kind))
+
+
+def _softmax_log_odds(predictions: Predictions) -> Tensor:
+    """-log((1 - c) / c); where that ratio leaves float64's range, by the logarithm of the sum itself."""
+    odds = predictions.odds_against
+    key = -odds.log()
+    if predictions.kind != "probabilities":
+        scores = predictions.scores
+        for part in torch.nonzero(odds < 1e-280).squeeze(1).split(max(1, (1 << 20) // scores.shape[1])):
+            key[part] = -torch.logsumexp(_rest(scores[part].double(), predictions.kind)[1], 1)
+    return key
 
 
 def _margin_key(block: Tensor, kind: str) -> Tensor:
@@ -89,21 +105,34 @@ def _entropy_key(block: Tensor, kind: str) -> Tensor:
     return torch.where(log_others == MINUS_INFINITY, torch.full_like(key, float("inf")), key)
 
 
-def top(predictions: Predictions) -> tuple[Tensor, Tensor]:
-    """Confidence of the decision taken, and its class: the largest score, ties to the lowest index."""
+def predicted(predictions: Predictions) -> Tensor:
+    """The class of the largest score, ties to the lowest; per label 1 where it is thought present."""
     _needs_rows(predictions, "the predicted class")
+    if not predictions.per_label:
+        return predictions.scores.argmax(1)
+    scores = predictions.scores.reshape(-1)
+    if predictions.kind == "logits":
+        return (scores > 0).long()
+    half = 0.5 if predictions.kind == "probabilities" else -0.6931471805599453
+    return (scores.double() > half).long()
+
+
+def confidence(predictions: Predictions) -> Tensor:
+    """The probability of the decision taken."""
     scores, kind = predictions.scores, predictions.kind
+    if kind == "confidence":
+        return scores.double()
     if predictions.per_label:
-        return _label_top(predictions)
-    value, index = scores.max(1)
-    if kind == "probabilities":
-        return value.double().clamp(max=1.0), index
-    if kind == "log_probabilities":
-        return value.double().exp().clamp(max=1.0), index
-    if predictions.head == "sigmoid":
-        return torch.sigmoid(value.double()), index
-    # c = 1 / (1 + sum of the others' ratios): exact to the last digit also where 1 - c is tiny
-    return torch.sigmoid(log_odds(predictions)), index
+        if kind == "probabilities":
+            return torch.maximum(scores.double().clamp(max=1.0), 1 - scores.double()).reshape(-1)
+        return torch.sigmoid(_label_log_odds(predictions).abs()).reshape(-1)
+    if kind == "logits" and predictions.head == "softmax":
+        # c = 1 / (1 + sum of the others' ratios): exact to the last digit also where 1 - c is tiny
+        return 1 / (1 + predictions.odds_against)
+    value = predictions.largest_score.double()
+    if kind == "logits":
+        return torch.sigmoid(value)
+    return (value.exp() if kind == "log_probabilities" else value).clamp(max=1.0)
 
 
 def log_odds(predictions: Predictions) -> Tensor:
@@ -116,7 +145,7 @@ def log_odds(predictions: Predictions) -> Tensor:
         return _label_log_odds(predictions).abs().reshape(-1)
     if predictions.head == "sigmoid":
         return _of_labels(scores.amax(1).double(), kind)
-    return _collect(predictions, lambda block: _log_odds(block, kind))
+    return _softmax_log_odds(predictions)
 
 
 def margin_key(predictions: Predictions) -> Tensor:
@@ -181,15 +210,6 @@ def _label_log_odds(predictions: Predictions) -> Tensor:
     return _of_labels(predictions.scores.double(), predictions.kind)
 
 
-def _label_top(predictions: Predictions) -> tuple[Tensor, Tensor]:
-    scores = predictions.scores.double()
-    if predictions.kind == "probabilities":
-        present = scores > 0.5
-        return torch.where(present, scores.clamp(max=1.0), 1 - scores).reshape(-1), present.reshape(-1).long()
-    odds = _of_labels(scores, predictions.kind).reshape(-1)
-    return torch.sigmoid(odds.abs()), (odds > 0).long()
-
-
 # ---- against the targets
 
 
@@ -197,7 +217,7 @@ def needs_targets(predictions: Predictions, what: str) -> Tensor:
     """The targets as a tensor beside the scores; their absence is an error."""
     if predictions.targets is None:
         raise bad_input(f"computing {what}", came="Predictions without targets", expected="targets=")
-    return tensor(predictions.targets).to(predictions.scores.device)
+    return predictions.target_tensor
 
 
 def correctness(predictions: Predictions) -> Tensor:
@@ -205,9 +225,9 @@ def correctness(predictions: Predictions) -> Tensor:
     if predictions.kind == "confidence":
         return tensor(predictions.correct).to(predictions.scores.device).double()
     targets = needs_targets(predictions, "correctness")
-    predicted = predictions.predicted
     if predictions.target_form == "index":
-        return (predicted == targets).double()
+        return index_correctness(predictions, targets)
+    predicted = predictions.predicted
     if predictions.per_label:
         share = targets.reshape(-1).double()
         return torch.where(predicted > 0, share, 1 - share)
@@ -220,19 +240,17 @@ def log_likelihood(predictions: Predictions) -> Tensor:
     targets = needs_targets(predictions, "the likelihood")
     if predictions.head == "sigmoid":
         return _label_log_likelihood(predictions, targets)
-    scores = predictions.scores
+    scores, kind = predictions.scores, predictions.kind
+    if predictions.target_form == "index":
+        of_target = scores.gather(1, targets.long().unsqueeze(1)).squeeze(1).double()
+        if kind == "logits":
+            top, log_total = predictions.normalizers
+            return (of_target - top) - log_total
+        return of_target.log() if kind == "probabilities" else of_target
     out = torch.empty(len(scores), dtype=torch.float64, device=scores.device)
-    index = predictions.target_form == "index"
     for rows in row_blocks(scores):
-        if index and predictions.kind == "probabilities":
-            out[rows] = scores[rows].gather(1, targets[rows].long().unsqueeze(1)).squeeze(1).double().log()
-            continue
-        log_p = log_probability_block(scores[rows].double(), predictions.kind)
-        if index:
-            out[rows] = log_p.gather(1, targets[rows].long().unsqueeze(1)).squeeze(1)
-        else:
-            share = targets[rows].double()
-            out[rows] = torch.where(share > 0, share * log_p, torch.zeros_like(log_p)).sum(1)
+        log_p, share = log_probability_block(scores[rows].double(), kind), targets[rows].double()
+        out[rows] = torch.where(share > 0, share * log_p, torch.zeros_like(log_p)).sum(1)
     return out
 
 
@@ -257,9 +275,7 @@ def log_probability_block(block: Tensor, kind: str) -> Tensor:
         return block
     if kind == "probabilities":
         return block.log()
-    top, others = _rest(block, kind)
-    total = torch.nn.functional.softplus(torch.logsumexp(others, 1), threshold=1e9)
-    return (block - top.unsqueeze(1)) - total.unsqueeze(1)
+    return (block - block.amax(1, keepdim=True)) - torch.log1p(_odds_against(block, kind)).unsqueeze(1)
 
 
 def probability_blocks(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
@@ -273,3 +289,56 @@ def probability_blocks(predictions: Predictions) -> Iterator[tuple[slice, Tensor
         elif kind == "log_probabilities":
             block = block.exp()
         yield rows, block
+
+
+# ---- a few classes, all rows
+
+
+def normalizers(predictions: Predictions) -> tuple[Tensor, Tensor]:
+    """(n,) top logit and log(1 + sum of the others' ratios), so that log p_k = (z_k - top) - log_total."""
+    return predictions.largest_score.double(), torch.log1p(predictions.odds_against)
+
+
+def class_log_odds(predictions: Predictions, columns: slice) -> Tensor:
+    """(n, columns) log p - log(1 - p) of some classes' probabilities."""
+    _needs_rows(predictions, "class probabilities")
+    values = predictions.scores[:, columns].double()
+    if predictions.head == "softmax" and predictions.kind == "logits":
+        top, log_total = predictions.normalizers
+        log_p = (values - top.unsqueeze(1)) - log_total.unsqueeze(1)
+        return log_p - log_of_rest(log_p)
+    return _of_labels(values, predictions.kind)
+
+
+def class_probabilities(predictions: Predictions, columns: slice) -> Tensor:
+    """(n, columns) probabilities of some classes."""
+    _needs_rows(predictions, "class probabilities")
+    values = predictions.scores[:, columns].double()
+    if predictions.kind == "probabilities":
+        return values
+    if predictions.kind == "log_probabilities":
+        return values.exp()
+    if predictions.head == "sigmoid":
+        return torch.sigmoid(values)
+    top, log_total = predictions.normalizers
+    return ((values - top.unsqueeze(1)) - log_total.unsqueeze(1)).exp()
+
+
+# ---- right or wrong, without the index of the largest score
+
+
+def index_correctness(predictions: Predictions, targets: Tensor) -> Tensor:
+    """1 where the target has the largest score and no class before it ties with it.
+
+    The largest value costs a third of its index. The index is looked up only where a tie is possible: two tied
+    classes cannot both have more than half of the probability.
+    """
+    scores = predictions.scores
+    targets = targets.long()
+    if predictions.head == "sigmoid" or not scores.shape[1]:
+        return (predictions.predicted == targets).double()
+    right = scores.gather(1, targets.unsqueeze(1)).squeeze(1) == predictions.largest_score
+    tied = torch.nonzero(right & (predictions.top_confidence <= 0.51)).squeeze(1)
+    for part in tied.split(max(1, (1 << 20) // scores.shape[1])):
+        right[part] = scores[part].argmax(1) == targets[part]
+    return right.double()

@@ -89,8 +89,7 @@ class Detections:
         chosen = {name: take(getattr(self, name), rows) for name in _COLUMNS}
         return Detections(**chosen, class_names=self.class_names, about=self.about)
 
-    def __getitem__(self, rows: Any) -> Detections:
-        return self.take(rows)
+    __getitem__ = take
 
     def match(self, truth: Detections, *, iou: float = 0.5) -> Predictions:
         """Which found boxes are right: within image and class, best score first, each true box once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -64,6 +64,7 @@ class Predictions:
         put(self, "_kind", _checks.check_score_choice(given, self.correct))
         form = None if self.targets is None else _checks.target_form(tensor(self.targets))
         put(self, "_target_form", form)
+        put(self, "_memory", {})
         if self.head is None:
             put(self, "head", "sigmoid" if form == "multi_hot" else "softmax")
         if self.head not in ("softmax", "sigmoid"):
@@ -137,18 +138,37 @@ class Predictions:
     # ---- what follows, one float64 entry a decision
 
     @cached_property
-    def _top(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return _derived.top(self)
+    def target_tensor(self) -> torch.Tensor:
+        """The targets as a tensor beside the scores; True and False as 1 and 0."""
+        if self.targets is None:
+            raise bad_input("reading targets", came="Predictions without targets", expected="targets=")
+        targets = tensor(self.targets).to(self.scores.device)
+        return targets.to(torch.uint8) if targets.dtype == torch.bool else targets
+
+    @cached_property
+    def largest_score(self) -> torch.Tensor:
+        """The largest score of each row, in the scores' own type."""
+        return self.scores.amax(1)
+
+    @cached_property
+    def odds_against(self) -> torch.Tensor:
+        """(1 - c) / c of the top class under softmax."""
+        return _derived.odds_against(self)
+
+    @cached_property
+    def normalizers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Top logit and log of the sum of ratios to it, one a row."""
+        return _derived.normalizers(self)
 
     @cached_property
     def top_confidence(self) -> torch.Tensor:
         """The confidence of each decision."""
-        return self.scores.double() if self.kind == "confidence" else self._top[0]
+        return _derived.confidence(self)
 
     @cached_property
     def predicted(self) -> torch.Tensor:
         """The class decided for (0 or 1 per label), ties to the lowest."""
-        return self._top[1]
+        return _derived.predicted(self)
 
     @cached_property
     def correctness(self) -> torch.Tensor:
@@ -191,6 +211,14 @@ class Predictions:
         """Pairs of a slice of rows and its (b, K) probabilities in float64: the whole matrix never exists."""
         return _derived.probability_blocks(self)
 
+    def class_probabilities(self, columns: slice) -> torch.Tensor:
+        """(rows, columns) probabilities of some classes in float64."""
+        return _derived.class_probabilities(self, columns)
+
+    def class_log_odds(self, columns: slice) -> torch.Tensor:
+        """(rows, columns) log p - log(1 - p) of some classes in float64."""
+        return _derived.class_log_odds(self, columns)
+
     # ---- other tables
 
     def take(self, rows: Any) -> Predictions:
@@ -202,8 +230,7 @@ class Predictions:
         groups = {name: take(values, rows) for name, values in (self.groups or {}).items()}
         return replace(self, **chosen, groups=groups, _checked=False)
 
-    def __getitem__(self, rows: Any) -> Predictions:
-        return self.take(rows)
+    __getitem__ = take
 
     def by(self, group: str) -> dict[Any, Predictions]:
         """One table for each value of a group, in the order of the values."""
@@ -215,6 +242,26 @@ class Predictions:
         values = self.groups[group]  # type: ignore[index]
         plain = values if is_text(values) else tensor(values).cpu().numpy()
         return {value.item(): self.take(numpy.flatnonzero(plain == value)) for value in numpy.unique(plain)}
+
+    def reweighted(self, weights: Any) -> Predictions:
+        """The same rows with other weights; whatever was derived from the scores is shared, so this costs nothing."""
+        twin = object.__new__(Predictions)
+        twin.__dict__.update(self.__dict__)
+        twin.__dict__.pop("row_weights", None)
+        twin.__dict__["weights"] = weights
+        return twin
+
+    def remember(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """What `compute` returns, computed once for this table and its reweighted twins: orders, bins, costs."""
+        memory: dict[Any, Any] = self._memory  # type: ignore[attr-defined]
+        if key not in memory:
+            memory[key] = compute()
+        return memory[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The columns alone: what was derived from them is derived again."""
+        kept = {name: self.__dict__[name] for name in (*FIELDS, "_checked", "_kind", "_target_form")}
+        return {**kept, "_memory": {}}
 
     def with_scores(self, **scores: Any) -> Predictions:
         """The same rows with other scores: `table.with_scores(probabilities=repaired)`."""
