@@ -278,6 +278,12 @@ def log_probability_block(block: Tensor, kind: str) -> Tensor:
     return (block - block.amax(1, keepdim=True)) - torch.log1p(_odds_against(block, kind)).unsqueeze(1)
 
 
+def log_probability_matrix(predictions: Predictions) -> Tensor:
+    """(n, K) softmax log-probabilities."""
+    _needs_rows(predictions, "class probabilities")
+    return log_probability_block(predictions.scores.double(), predictions.kind)
+
+
 def probability_blocks(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
     """(rows, (b, K) probabilities) in float64; under sigmoid every label's own."""
     _needs_rows(predictions, "class probabilities")

@@ -211,6 +211,10 @@ class Predictions:
         """Pairs of a slice of rows and its (b, K) probabilities in float64: the whole matrix never exists."""
         return _derived.probability_blocks(self)
 
+    def log_probability_matrix(self) -> torch.Tensor:
+        """(rows, classes) softmax log-probabilities in float64, all at once: for metrics that need every pair."""
+        return _derived.log_probability_matrix(self)
+
     def class_probabilities(self, columns: slice) -> torch.Tensor:
         """(rows, columns) probabilities of some classes in float64."""
         return _derived.class_probabilities(self, columns)

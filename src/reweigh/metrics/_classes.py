@@ -1,0 +1,74 @@
+"""Metrics with one number a class: picking a class, averaging, ranking each class's probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from ..errors import bad_input
+from ..predictions import Predictions
+from ._outcomes import class_columns, class_outcome, outcomes
+from ._ranking import Ranked, rank_down
+from ._traits import need_some_rows
+
+Array = numpy.ndarray
+KEPT = 1 << 23  # places of rankings that a table may remember: 64 MiB
+
+
+def class_number(predictions: Predictions, positive: int | str) -> int:
+    """The number of a class given by number or name."""
+    classes = int(predictions.classes or 0)
+    if isinstance(positive, str):
+        names = list(predictions.class_names or ())
+        if positive not in names:
+            raise bad_input(
+                "choosing a class", came=f"positive={positive!r}", expected=f"one of {names or 'no names known'}"
+            )
+        return names.index(positive)
+    if not 0 <= int(positive) < classes:
+        raise bad_input("choosing a class", came=f"positive={positive!r}", expected=f"0 to {classes - 1}")
+    return int(positive)
+
+
+def summarised(values: torch.Tensor, support: torch.Tensor, average: str | None, positive: int | None) -> Any:
+    """(K,) as it is, one class of it, or its mean: plain ("macro") or by support ("weighted"), without undefined ones."""
+    if positive is not None:
+        return float(values[positive])
+    if average is None:
+        return values
+    if average not in ("macro", "weighted"):
+        raise bad_input("averaging over classes", came=f"average={average!r}", expected="None, 'macro' or 'weighted'")
+    known = ~torch.isnan(values)
+    weight = torch.where(
+        known, support if average == "weighted" else torch.ones_like(support), torch.zeros_like(support)
+    )
+    return float((torch.where(known, values, torch.zeros_like(values)) * weight).sum() / weight.sum())
+
+
+def each_class(
+    predictions: Predictions, measure: Callable[[Ranked, Array, Array | None], Any], what: str, positive: int | None
+) -> tuple[list[Any], torch.Tensor]:
+    """`measure(ranking of its probability, what happened, weights)` of every class (or of one), and the classes' support."""
+    need_some_rows(predictions, what)
+    targets = outcomes(predictions, what)
+    weights = None if predictions.row_weights is None else predictions.row_weights.cpu().numpy()
+    known = len(predictions) * int(predictions.classes or 0) <= KEPT
+    rankings = predictions.remember("class rankings", dict)
+    columns = None if known and len(rankings) == predictions.classes else class_columns(predictions)
+    values, support = [], []
+    for number in range(int(predictions.classes or 0)):
+        key = None if columns is None else next(columns)[1]
+        if positive is not None and number != positive:
+            values.append(float("nan"))
+            support.append(0.0)
+            continue
+        ranked = rankings[number] if key is None else rank_down(key.cpu().numpy())
+        if known:
+            rankings[number] = ranked
+        happened = class_outcome(predictions, targets, number).cpu().numpy()
+        values.append(measure(ranked, happened, weights))
+        support.append(float(happened.sum() if weights is None else (happened * weights).sum()))
+    return values, torch.tensor(support, dtype=torch.float64)
