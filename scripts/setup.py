@@ -67,11 +67,13 @@ EXPLANATIONS = (
     ),
     (
         r"No matching distribution|Could not find a version",
-        "the package registry in use lacks a locked package: {detail}. Use a complete mirror (PIP_INDEX_URL=...; "
-        "unset PIP_NO_INDEX), and run the same command again.",
+        "no package registry that pip could ask has a locked package: {detail}. Connect this machine to the network, or "
+        "name a complete mirror (PIP_INDEX_URL=..., PIP_NO_INDEX unset), and run the same command again.",
     ),
 )
-BROKEN_OFF = r"Connection broken|IncompleteRead|Connection (aborted|reset)|Read timed out|DO NOT MATCH THE HASHES"
+BROKEN_OFF = (
+    r"Connection broken|IncompleteRead|incomplete-download|Connection (aborted|reset)|Read timed out|DO NOT MATCH THE"
+)
 # settings of pip that would put the packages elsewhere, or hold other versions against the lock's
 MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_CONSTRAINT", "PIP_REQUIRE_HASHES")
 
@@ -337,7 +339,7 @@ def watch(command: list[str], environment: dict[str, str], lock: int, progress: 
     threading.Thread(target=read, daemon=True).start()
     output = []
     try:
-        with open(LOG, "a", encoding="utf-8") as log:
+        with open(LOG, "a", buffering=1, encoding="utf-8") as log:
             while True:
                 with contextlib.suppress(queue.Empty):
                     line = lines.get(timeout=1)
