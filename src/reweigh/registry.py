@@ -74,7 +74,9 @@ def register(kind: str, name: str, *, aliases: tuple[str, ...] = (), **details: 
         for word in (name, *aliases):
             owner = taken.get(normalized(word))
             if owner is not None and owner not in _of_users.get(kind, {}):
-                raise InputError(f"registering the {kind} {name!r}: the name {word!r} belongs to {owner!r} already. Choose another.")
+                raise InputError(
+                    f"registering the {kind} {name!r}: the name {word!r} belongs to {owner!r} already. Choose another."
+                )
         summary = (thing.__doc__ or "").strip().split("\n")[0]
         entry = Entry(kind, name, thing.__module__, thing.__qualname__, tuple(aliases), summary, details, thing)
         _of_users.setdefault(kind, {})[name] = entry

@@ -1,0 +1,121 @@
+"""Bi-tempered logistic loss: bounded on outliers, heavy tails near the border."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from ..evidence import Evidence
+from ..module import Common, Loss
+from ..registry import register_loss
+from ..rules import Rule, State, number, whole
+
+NEWTON = 8  # steps after the fixed point; convex and monotone, so they only come closer
+
+
+def tempered_log(log_x: Tensor, t: float) -> Tensor:
+    """(x^(1-t) - 1) / (1 - t) of log x; log x itself at t = 1."""
+    return log_x if t == 1.0 else torch.expm1((1.0 - t) * log_x) / (1.0 - t)
+
+
+def log_tempered_exp(x: Tensor, t: float) -> Tensor:
+    """log of the inverse of `tempered_log`, for x <= 0; -inf below its range."""
+    return x if t == 1.0 else torch.log1p(((1.0 - t) * x).clamp(min=-1.0)) / (1.0 - t)
+
+
+def _normalizer(distance: Tensor, t2: float, iterations: int) -> Tensor:
+    """The number whose subtraction makes tempered probabilities sum to one. distance (n, K) <= 0, float64."""
+    if t2 > 1.0:  # heavy tails: the published fixed point, then Newton from the left of a convex function
+        scaled = distance
+        for _ in range(iterations):
+            total = log_tempered_exp(scaled, t2).exp().sum(1, keepdim=True)
+            scaled = distance * total ** (1.0 - t2)
+        total = log_tempered_exp(scaled, t2).exp().sum(1, keepdim=True)
+        found = -tempered_log(-total.log(), t2)
+        for _ in range(NEWTON):
+            log_p = log_tempered_exp(distance - found, t2)
+            found = found + (log_p.exp().sum(1, keepdim=True) - 1.0) / (t2 * log_p).exp().sum(1, keepdim=True)
+        return found
+    classes = (distance > -torch.inf).sum(1, keepdim=True).to(distance.dtype)
+    low, high = torch.zeros_like(classes), -tempered_log(-classes.log(), t2)
+    for _ in range(60):  # short tails are not smooth at their end: bisection to the last digit
+        middle = (low + high) / 2
+        too_much = log_tempered_exp(distance - middle, t2).exp().sum(1, keepdim=True) > 1.0
+        low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
+    return (low + high) / 2
+
+
+def log_tempered_softmax(log_probabilities: Tensor, t2: float, iterations: int) -> Tensor:
+    """log of the tempered softmax, (n, K); a common shift of its input cancels."""
+    if t2 == 1.0:
+        return log_probabilities
+    distance = log_probabilities - log_probabilities.amax(1, keepdim=True)
+    with torch.no_grad():
+        normalizer = _normalizer(distance.double(), t2, iterations).to(distance.dtype)
+    # The derivative of the normaliser, by one Newton step on sum(p) = 1 whose value is 0.
+    log_p = log_tempered_exp(distance - normalizer, t2)
+    slope = torch.exp(t2 * log_p).sum(1, keepdim=True)
+    excess = torch.exp(log_p).sum(1, keepdim=True)
+    return log_tempered_exp(distance - (normalizer + (excess - excess.detach()) / slope), t2)
+
+
+def bi_tempered_cost(evidence: Evidence, state: State, *, t1: float, t2: float, iterations: int) -> Tensor:
+    """-log_t1 p_y - (1 - sum_j p_j^(2-t1)) / (2 - t1): the divergence from a one-hot target."""
+    log_p = log_tempered_softmax(evidence.log_probabilities, t2, iterations)
+    index = evidence.target.unsqueeze(1)
+    true = log_p.gather(1, index).squeeze(1).clamp(min=torch.finfo(log_p.dtype).min)
+    others = torch.exp((2.0 - t1) * log_p.scatter(1, index, -torch.inf)).sum(1)
+    return -tempered_log(true, t1) + (torch.expm1((2.0 - t1) * true) + others) / (2.0 - t1)
+
+
+def bi_tempered_soft_cost(evidence: Evidence, state: State, *, t1: float, t2: float, iterations: int) -> Tensor:
+    """sum_k [t_k (log_t1 t_k - log_t1 p_k) - (t_k^(2-t1) - p_k^(2-t1)) / (2 - t1)], 0 where p = t."""
+    log_p = log_tempered_softmax(evidence.log_probabilities, t2, iterations)
+    share = evidence.soft_target
+    log_share = torch.log(torch.where(share > 0, share, 1.0))
+    finite = torch.where(share > 0, log_p, 0.0)
+    gain = share * (tempered_log(log_share, t1) - tempered_log(finite, t1))
+    volume = torch.where(share > 0, torch.exp((2.0 - t1) * log_share), 0.0) - torch.exp((2.0 - t1) * log_p)
+    return (gain - volume / (2.0 - t1)).sum(1)
+
+
+@register_loss(
+    "bi_tempered",
+    source="Amid, Warmuth, Anil and Koren, Robust Bi-Tempered Logistic Loss Based on Bregman Divergences, NeurIPS 2019",
+    formula="-log_t1 p_y - (1 - sum_j p_j^(2-t1)) / (2-t1), p = softmax with temper t2, log_t u = (u^(1-t) - 1)/(1-t)",
+)
+def bi_tempered(*, t1: float = 0.8, t2: float = 1.4, iterations: int = 20, **common: Unpack[Common]) -> Loss:
+    """Bi-tempered logistic loss: use it when labels are wrong now and then; no single sample can cost much.
+
+    Formula: sum_k [t_k (log_t1 t_k - log_t1 p_k) - (t_k^(2-t1) - p_k^(2-t1)) / (2-t1)] with p the softmax of
+    temper t2; t1 = t2 = 1 is cross-entropy. The normaliser is solved to the last digit, because the usual five
+    iterations leave an error of 5e-4; its derivative is that of the implicit function.
+
+    Settings:
+        t1: below 1 bounds the loss of outliers, at least 0 (default 0.8, the paper).
+        t2: above 1 makes tails heavy, above 0 (default 1.4, the paper).
+        iterations: of the fixed point, before Newton's method (default 20).
+
+    Helps with label noise; on clean data it learns more slowly. Needs all class probabilities, so it is exempt
+    from the speed floors.
+
+    >>> import torch, reweigh
+    >>> loss = reweigh.losses.bi_tempered()
+    >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
+    0.1416
+    """
+    t1 = number("bi_tempered", "t1", t1, low=0.0, high=1.9)
+    t2 = number("bi_tempered", "t2", t2, low=0.0, high=4.0, above=True)
+    settings = {"t1": t1, "t2": t2, "iterations": whole("bi_tempered", "iterations", iterations)}
+    rule = Rule(
+        "bi_tempered",
+        partial(bi_tempered_cost, **settings),
+        needs=("log_probabilities",),
+        soft="own",
+        soft_cost=partial(bi_tempered_soft_cost, **settings),
+        soft_needs=("log_probabilities",),
+    )
+    return Loss(rule, **common)

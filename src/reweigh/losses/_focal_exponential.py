@@ -1,0 +1,57 @@
+"""F-ECE: exponential cost where the label is present, focal cost where it is absent."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, Unpack
+
+from ..module import Common, Loss
+from ..registry import register_loss
+from ..rules import Rule, choice, number, sided
+from ._exponential_terms import EXPONENTIAL, FOCAL
+
+
+@register_loss(
+    "focal_exponential",
+    aliases=("F-ECE", "F_ECE"),
+    source="Liu, Loss Function Assessment (Bozhao-Liu/LFA-demo, 2025)",
+    formula="present: 1/p - 1; absent: -p^gamma log(1 - p)",
+)
+def focal_exponential(
+    *,
+    gamma: float = 2.0,
+    saturation: Literal["linear", "clamp"] = "linear",
+    targets: Literal["labels", "index"] = "labels",
+    **common: Unpack[Common],
+) -> Loss:
+    """F-ECE: use it one-versus-rest when missing a rare class is worse than a false alarm.
+
+    Formula: y (1/p - 1) + (1 - y) p^gamma (-log(1 - p)), p = sigmoid(z). Each missed label costs exponentially,
+    easy absent labels next to nothing. Its optimum for a label of probability 1/2 is p = 0.64, not 1/2: choose
+    thresholds on validation data, or undo the shift with `PosteriorCorrection`.
+
+    Settings:
+        gamma: fading of easy absent labels, at least 0 (default 2, the author).
+        saturation: "linear" (default) continues the exponential by its tangent; "clamp" reproduces the author's
+            numbers, p clamped to [1e-8, 1 - 1e-8], without gradient beyond.
+        targets: "labels" (default) or "index" for class indices, each class against the rest.
+
+    Helps ranking (AUC) of rare labels; hurts calibration, and wrong labels dominate the gradient.
+
+    >>> import torch, reweigh
+    >>> loss = reweigh.losses.focal_exponential()
+    >>> round(loss(torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0, 0.0]])).item(), 4)
+    0.1848
+    """
+    gamma = number("focal_exponential", "gamma", gamma, low=0.0)
+    present = choice("focal_exponential", "saturation", saturation, EXPONENTIAL)
+    absent = partial(FOCAL[saturation], gamma=gamma)
+    index = choice("focal_exponential", "targets", targets, {"labels": False, "index": True})
+    rule = Rule(
+        "focal_exponential",
+        sided(present=present, absent=absent),
+        needs=("log_odds", "log_p", "log_miss"),
+        head="sigmoid",
+        index_targets=index,
+    )
+    return Loss(rule, **common)

@@ -1,0 +1,88 @@
+"""What may be observed, made evidence: logits and targets, evidence collected earlier, Predictions, other ranks' rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import distributed
+from .errors import bad_input
+from .evidence import Evidence
+from .predictions import Predictions
+
+
+def evidence_of(loss: Any, seen: Any, target: Tensor | None) -> Evidence:
+    """Evidence with the fields that the loss's rule observes."""
+    if isinstance(seen, Evidence):
+        return seen
+    if isinstance(seen, (list, tuple)):
+        return stacked(seen, loss.rule.name)
+    if isinstance(seen, Predictions):
+        return _of_predictions(loss, seen)
+    if not isinstance(seen, Tensor):
+        raise bad_input(
+            f"{loss.rule.name}: observe",
+            came=type(seen).__name__,
+            expected="logits and target, loss.evidence(...), a list of these, or Predictions",
+        )
+    if target is None:
+        raise bad_input(f"{loss.rule.name}: observe", came="logits without target", expected="observe(logits, target)")
+    return loss.evidence(seen, target)
+
+
+def stacked(parts: Any, name: str) -> Evidence:
+    """Evidence of several batches, one after the other."""
+    if not parts or not all(isinstance(part, Evidence) for part in parts):
+        raise bad_input(
+            f"{name}: observe",
+            came=f"{len(parts)} items that are not all evidence",
+            expected="a list of loss.evidence(...)",
+        )
+    whole = {}
+    for field in vars(parts[0]):
+        values = [getattr(part, field) for part in parts]
+        if field == "kept" and any(value is not None for value in values):
+            values = [_all_kept(part) if value is None else value for part, value in zip(parts, values, strict=True)]
+        if all(value is not None for value in values):
+            whole[field] = torch.cat(values)
+    return Evidence(**whole)
+
+
+def _all_kept(evidence: Evidence) -> Tensor:
+    shape = next(value for name, value in vars(evidence).items() if value is not None and name != "class_weight")
+    return torch.ones(shape.shape, dtype=torch.bool, device=shape.device)
+
+
+def joined(evidence: Evidence, process_group: Any, sizes: list[int] | None = None) -> Evidence:
+    """The rows of all ranks in rank order; differentiable."""
+    tensors = {name: value for name, value in vars(evidence).items() if value is not None}
+    first = next(iter(tensors.values()))
+    if "kept" not in tensors:
+        tensors["kept"] = _all_kept(evidence)
+    sizes = distributed.shard_sizes(len(first), first.device, process_group) if sizes is None else sizes
+    return Evidence(**{name: distributed.gather_rows(value, sizes, process_group) for name, value in tensors.items()})
+
+
+def _of_predictions(loss: Any, predictions: Predictions) -> Evidence:
+    """Confidence and correctness are enough for rules that observe these; the others need scores of all classes."""
+    rule = loss.rule
+    if rule.head == "softmax" and set(rule.observe_needs) <= {"confidence_log_odds", "top"}:
+        correct = predictions.correctness.bool()
+        return Evidence(
+            confidence_log_odds=predictions.log_odds,
+            top=(~correct).long(),
+            target=torch.zeros_like(correct, dtype=torch.int64),
+        )
+    if predictions.kind == "confidence" or predictions.targets is None:
+        lacking = "only confidence and correctness" if predictions.kind == "confidence" else "no targets"
+        raise bad_input(
+            f"{rule.name}: observe", came=f"Predictions with {lacking}", expected="scores of all classes and targets"
+        )
+    scores = predictions.scores
+    if predictions.kind == "probabilities":
+        scores = scores.double().log()
+    if rule.head == "sigmoid" and predictions.kind != "logits":
+        scores = scores.double() - torch.log(-torch.expm1(scores.double()))
+    return loss.evidence(scores, torch.as_tensor(predictions.targets).to(scores.device))

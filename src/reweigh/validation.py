@@ -1,0 +1,144 @@
+"""Bad values: found on per-row results, raised at once on the CPU, at the next call on a device.
+
+On a device no check may make the host wait. The first bad (row, code) is kept, packed in one number, by
+an atomic minimum in a tensor on the device, copied to the host without waiting, and raised when the copy
+has arrived: at the next call, or at `loss.check()`, which waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import InputError, bad_input
+
+NOTHING = 2**62
+OUT_OF_RANGE, NOT_FINITE, IMPOSSIBLE, BAD_WEIGHT = 1, 2, 3, 4
+MEANING = {
+    OUT_OF_RANGE: ("a target out of range", "class indices from 0 to K - 1, or ignore_index"),
+    NOT_FINITE: ("NaN or +inf in logits", "finite logits (-inf only where a class is masked)"),
+    IMPOSSIBLE: ("a logit of -inf on the target", "a target that is not masked"),
+    BAD_WEIGHT: ("a sample_weight that is negative or NaN", "finite weights of at least 0"),
+}
+
+
+@dataclass
+class Findings:
+    """What was found on devices and not yet said; one to a loss, never saved."""
+
+    pending: dict[torch.device, tuple[Tensor, Tensor, Any]] = field(default_factory=dict)
+
+    def flag(self, device: torch.device) -> Tensor:
+        """The device's number, smaller than NOTHING once something bad was seen."""
+        if device not in self.pending:
+            on_device = torch.full((), NOTHING, dtype=torch.int64, device=device)
+            on_host = torch.full((), NOTHING, dtype=torch.int64, pin_memory=device.type == "cuda")
+            event = torch.cuda.Event() if device.type == "cuda" else None
+            self.pending[device] = (on_device, on_host, event)
+        return self.pending[device][0]
+
+    def note(self, codes: Tensor) -> None:
+        """Keep the first nonzero code of (n,) int64 codes, without waiting."""
+        if codes.numel() == 0:
+            return
+        flag = self.flag(codes.device)
+        rows = torch.arange(codes.numel(), device=codes.device)
+        packed = torch.where(codes > 0, rows * 8 + codes, NOTHING)
+        flag.copy_(torch.minimum(flag, packed.amin()))
+        self.send(codes.device)
+
+    def send(self, device: torch.device) -> None:
+        """Copy the device's number to the host, without waiting."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return  # a graph replays the kernels; `check` reads the flag
+        on_device, on_host, event = self.pending[device]
+        on_host.copy_(on_device, non_blocking=True)
+        if event is not None:
+            event.record()
+
+    def raise_arrived(self, *, wait: bool = False) -> None:
+        """Raise what has arrived; with `wait`, everything up to now."""
+        for device, (on_device, on_host, event) in self.pending.items():
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                continue
+            if wait:
+                packed = int(on_device)
+            elif event is None or event.query():
+                packed = int(on_host)
+            else:
+                continue
+            if packed < NOTHING:
+                on_device.fill_(NOTHING)
+                on_host.fill_(NOTHING)
+                raise deferred_error(packed)
+
+
+def deferred_error(packed: int) -> InputError:
+    """The error for a packed (row, code)."""
+    came, expected = MEANING[packed % 8]
+    return bad_input(
+        "an earlier call of this loss",
+        came=f"{came} at row {packed // 8} (rows counted over the flattened batch)",
+        expected=expected,
+        mend="Checks on a device are raised one call later; loss.check() raises them at once.",
+    )
+
+
+def softmax_codes(z: Tensor, target: Tensor, log_odds: Tensor, kept: Tensor | None) -> Tensor:
+    """The code of each row, flat; from per-row results alone. z (n, K, ...), target (n, ...), log_odds (n, ...)."""
+    true = z.gather(1, target.unsqueeze(1)).squeeze(1).reshape(-1)
+    odds = log_odds.reshape(-1)
+    codes = torch.where(torch.isfinite(odds), 0, torch.where(true == -torch.inf, IMPOSSIBLE, NOT_FINITE))
+    return codes if kept is None else torch.where(kept.reshape(-1), codes, 0)
+
+
+def raise_bad_softmax_rows(z: Tensor, target: Tensor, rows: Tensor, kept: Tensor | None) -> None:
+    """Look closely at suspicious rows (a boolean mask of the targets' shape) and raise for the first bad one."""
+    if kept is not None:
+        rows = rows & kept.view(rows.shape)
+    places = rows.nonzero()
+    suspects = z.detach().movedim(1, -1)[rows]  # (m, K)
+    true = suspects.gather(1, target[rows].unsqueeze(1)).squeeze(1)
+    bad = torch.isnan(suspects).any(1) | (suspects == torch.inf).any(1) | (true == -torch.inf)
+    if not bool(bad.any()):
+        return
+    first = int(bad.nonzero()[0])
+    row, where = suspects[first], _place(places[first])
+    wrong = torch.isnan(row) | (row == torch.inf)
+    if bool(wrong.any()):
+        column = int(wrong.nonzero()[0])
+        raise bad_input(
+            "logits",
+            came=f"{float(row[column])} at {where}, class {column}",
+            expected="finite numbers, or -inf where a class is masked",
+            mend="Look for an overflow or a division by zero before the last layer.",
+        )
+    raise bad_input(
+        "target",
+        came=f"class {int(target[rows][first])} at {where}, whose logit is -inf",
+        expected="a target whose class is not masked",
+    )
+
+
+def _place(index: Tensor) -> str:
+    numbers = [int(i) for i in index]
+    return f"row {numbers[0]}" if len(numbers) == 1 else f"position {tuple(numbers)}"
+
+
+def raise_bad_sigmoid(z: Tensor, positive: Tensor | None, kept: Tensor | None) -> None:
+    """Raise for the first NaN, +inf, or -inf under a present label."""
+    bad = torch.isnan(z) | (z == torch.inf)
+    if positive is not None:
+        bad = bad | ((z == -torch.inf) & positive)
+    if kept is not None:
+        bad = bad & kept
+    if bool(bad.any()):
+        where = tuple(int(i) for i in bad.nonzero()[0])
+        raise bad_input(
+            "logits",
+            came=f"{float(z[where])} at position {where}",
+            expected="finite numbers (-inf only for absent labels)",
+        )
