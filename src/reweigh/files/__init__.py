@@ -1,0 +1,14 @@
+"""Prediction files: one file a format; opening, saving, streaming, and the recorder for any loop and any rank.
+
+May import `predictions`, `registry` and `errors`; nothing here computes a metric. A new format is one file with a
+function under `@register_format(NAME, endings=(...))` that returns a `Format`.
+"""
+
+from __future__ import annotations
+
+from ._open import batches, open
+from ._recorder import Recorder, record
+from ._save import save
+from ._source import Format, Source
+
+__all__ = ["Format", "Recorder", "Source", "batches", "open", "record", "save"]
