@@ -74,8 +74,8 @@ def _limits(values: torch.Tensor) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def check_scores(values: torch.Tensor, name: str, head: str) -> None:
-    """Values and, under softmax, row sums of the column of scores."""
+def check_scores(values: torch.Tensor, name: str, head: str) -> float:
+    """Values and, under softmax, row sums of the column of scores; returns the smallest value."""
     check_floating(values, name, rank=2)
     if head == "softmax" and values.shape[1] == 1:
         raise bad_input(
@@ -91,6 +91,7 @@ def check_scores(values: torch.Tensor, name: str, head: str) -> None:
         _check_log_probabilities(values, high, head)
     else:
         _check_probabilities(values, low, high, head)
+    return low
 
 
 def _check_logits(values: torch.Tensor, low: float, high: float) -> None:

@@ -74,11 +74,12 @@ class Predictions:
 
     def _check(self) -> None:
         scores = self.scores
+        low = 0.0
         if self.kind == "confidence":
             _checks.check_confidence(scores, tensor(self.correct))
             _checks.check_length(self.correct, "correct", len(scores))
         else:
-            _checks.check_scores(scores, self.kind, str(self.head))
+            low = _checks.check_scores(scores, self.kind, str(self.head))
         named = {"targets": self.targets, "weights": self.weights, "ids": self.ids}
         named |= {f"the group {name!r}": values for name, values in (self.groups or {}).items()}
         for name, values in named.items():
@@ -89,7 +90,7 @@ class Predictions:
         if self.targets is not None:
             targets = tensor(self.targets).to(scores.device)
             _checks.check_targets(targets, str(self.target_form), str(self.head), self.classes)
-            if self.kind == "logits" and len(scores):
+            if self.kind == "logits" and low == float("-inf"):
                 _checks.check_masked(scores, targets, str(self.target_form))
         if self.weights is not None:
             _checks.check_weights(tensor(self.weights))
