@@ -6,7 +6,7 @@ May import `errors` alone. A new rule is a function in `_rules.py` and its entry
 from __future__ import annotations
 
 from ._edges import interpolated_edges, members, split_edges, width_edges, width_members
-from ._error import calibration_error, debiased_calibration_error
+from ._error import calibration_error, checked_norm, debiased_calibration_error
 from ._rules import RULES, Bins, assign
 from ._sums import add_up, bin_sums, halves
 
@@ -17,6 +17,7 @@ __all__ = [
     "assign",
     "bin_sums",
     "calibration_error",
+    "checked_norm",
     "debiased_calibration_error",
     "halves",
     "interpolated_edges",

@@ -73,6 +73,8 @@ def confusion_statistics(
     need_some_rows(predictions, what)
     targets = outcomes(predictions, what)
     threshold = checked_threshold(threshold, predictions)
+    if threshold is None and predictions.target_form == "index":
+        return {"counts": _index_counts(predictions, targets.long())}
     sums = torch.zeros(3, int(predictions.classes or 0), dtype=torch.float64, device=targets.device)
     weights = predictions.row_weights
     weight_sum = 0.0
@@ -87,6 +89,18 @@ def confusion_statistics(
     hit, decided, present = sums
     counts = torch.stack([hit, decided - hit, present - hit, weight_sum - decided - present + hit], 1)
     return {"counts": counts}
+
+
+def _index_counts(predictions: Predictions, targets: Tensor) -> Tensor:
+    """(K, 4) the same from class numbers alone, where every row is decided for one class."""
+    classes = int(predictions.classes or 0)
+    predicted, weights = predictions.predicted, predictions.row_weights
+    present = torch.bincount(targets, weights=weights, minlength=classes).double()
+    decided = torch.bincount(predicted, weights=weights, minlength=classes).double()
+    right = predictions.correctness if weights is None else predictions.correctness * weights
+    hit = torch.bincount(targets, weights=right, minlength=classes)
+    total = float(len(targets)) if weights is None else weights.sum()
+    return torch.stack([hit, decided - hit, present - hit, total - decided - present + hit], 1)
 
 
 def counts_of(statistics: Statistics) -> Counts:

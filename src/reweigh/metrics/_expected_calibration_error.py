@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from ..binning import calibration_error, debiased_calibration_error
-from ..binning._error import checked_norm
+from ..binning import calibration_error, checked_norm, debiased_calibration_error
 from ..predictions import Predictions
 from ..registry import register_metric
 from ._binned import Binning, from_statistics, measure, statistics
@@ -50,10 +49,15 @@ def _weighted(**settings: Any) -> bool:
     return _cut(settings)[0].adds
 
 
+def _top_label(*, scope: str = "top_label", **settings: Any) -> bool:
+    return scope == "top_label"
+
+
 _TRAITS = traits(
     statistics=_statistics,
     value=_value,
     weighted=_weighted,
+    top_label=_top_label,
     instead="expected_calibration_error with binning='width', debias=False",
 )
 
@@ -106,6 +110,7 @@ def expected_calibration_error(
     statistics=_statistics,
     value=lambda sums, **settings: _value(sums, **{**settings, "norm": "max"}),
     weighted=_weighted,
+    top_label=_top_label,
     instead="maximum_calibration_error with binning='width'",
 )
 def maximum_calibration_error(
@@ -144,6 +149,7 @@ def mean_gap(sums: Tensor, total: Any = None) -> Tensor:
     statistics=_statistics,
     value=lambda sums, **settings: combine(from_statistics(sums, _cut(settings)[0], mean_gap), 1.0),
     weighted=_weighted,
+    top_label=_top_label,
     instead="average_calibration_error with binning='width'",
 )
 def average_calibration_error(

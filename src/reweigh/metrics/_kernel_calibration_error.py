@@ -12,7 +12,7 @@ from ._traits import need_some_rows, refuse_weights, traits
 @register_metric(
     "kernel_calibration_error", aliases=("MMCE",), direction="lower", range=(0, 1), heads=("softmax", "sigmoid")
 )
-@traits(weighted=False, instead="expected_calibration_error")
+@traits(weighted=False, top_label=True, instead="expected_calibration_error")
 def kernel_calibration_error(predictions: Predictions, *, width: float = 0.4, squared: bool = False) -> float:
     """Root of (1/n^2) sum_ij (a_i - c_i)(a_j - c_j) exp(-|c_i - c_j| / width), the diagonal included.
 

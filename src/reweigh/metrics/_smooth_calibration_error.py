@@ -4,34 +4,64 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import bad_input
 from ..predictions import Predictions
 from ..registry import register_metric
 from ._traits import need_some_rows, traits
 
 Tensor = torch.Tensor
 CELLS = 4096  # cells of [0, 1] that the gaps are shared out to, linearly
-STEPS = 40  # halvings of the bandwidth: 2^-40
+STEPS = 60
+CLOSE = 1e-13
 
 
-def smoothed(gaps: Tensor, bandwidth: float) -> Tensor:
-    """Mean of |smoothed gap| over [0, 1], for gaps on CELLS + 1 equally spaced points.
+def spectrum(gaps: Tensor) -> tuple[Tensor, Tensor]:
+    """Fourier coefficients of the even continuation of the gaps to a period of length 2, and their frequencies squared.
 
-    The Gaussian is reflected at 0 and 1. On the even, periodic continuation of the gaps, reflection is plain
-    convolution, so one cosine spectrum, damped by the Gaussian's own, serves every bandwidth.
+    The Gaussian is reflected at 0 and 1. On the even, periodic continuation reflection is plain convolution, so one
+    spectrum, damped by the Gaussian's own, serves every bandwidth.
     """
-    length = 2 * (len(gaps) - 1)
     spread = gaps.clone()
     spread[1:-1] /= 2  # an inner point stands for itself and its mirror image; the ends are their own
-    around = torch.cat([spread, spread[1:-1].flip(0)])
-    frequency = torch.arange(length // 2 + 1, dtype=torch.float64, device=gaps.device)
-    # one period is [0, 2): frequency k has k pi radians per unit
-    damping = torch.exp(-0.5 * (torch.pi * frequency * bandwidth) ** 2)
-    density = torch.fft.irfft(torch.fft.rfft(around) * damping, n=length)[: len(gaps)].abs()
-    return density[1:-1].sum() * 2 + density[0] + density[-1]
+    waves = torch.fft.rfft(torch.cat([spread, spread[1:-1].flip(0)]))
+    number = torch.arange(len(waves), dtype=torch.float64, device=gaps.device)
+    return waves, (torch.pi * number) ** 2  # a period of length 2: wave k has k pi radians per unit
+
+
+def smoothed(waves: Tensor, squares: Tensor, bandwidth: float) -> float:
+    """Integral over [0, 1] of |smoothed gap|."""
+    circle = torch.fft.irfft(waves * torch.exp(-0.5 * bandwidth**2 * squares), n=2 * (len(waves) - 1))
+    return float(circle.abs().sum())
+
+
+def fixed_point(waves: Tensor, squares: Tensor) -> float:
+    """The error at the bandwidth that equals it: it falls with the bandwidth, so their difference changes sign once.
+
+    Regula falsi with the stale end's value halved (Illinois), which stays bracketed and converges superlinearly.
+    """
+    low, high = 0.0, 1.0
+    above, below = smoothed(waves, squares, low) - low, smoothed(waves, squares, high) - high
+    if below >= 0:
+        return high + below
+    if above <= 0:
+        return 0.0
+    side = 0
+    for _ in range(STEPS):
+        middle = (low * below - high * above) / (below - above)
+        gap = smoothed(waves, squares, middle) - middle
+        if abs(gap) <= CLOSE:
+            return middle + gap
+        if gap > 0:
+            low, above = middle, gap
+            below, side = (below / 2 if side == 1 else below), 1
+        else:
+            high, below = middle, gap
+            above, side = (above / 2 if side == -1 else above), -1
+    return middle + gap
 
 
 def _on_grid(confidence: Tensor, gap: Tensor) -> Tensor:
-    """(CELLS + 1,) each gap shared between the two neighbouring points, in the measure that makes sums integrals."""
+    """(CELLS + 1,) each gap shared between the two neighbouring points."""
     place = confidence.clamp(0, 1) * CELLS
     below = place.floor().clamp(max=CELLS - 1)
     share = place - below
@@ -55,18 +85,15 @@ def smooth_calibration_error(predictions: Predictions, *, bandwidth: float | Non
     >>> round(smooth_calibration_error(table), 3)
     0.1
     """
-    need_some_rows(predictions, "the smooth calibration error")
+    what = "the smooth calibration error"
+    if bandwidth is not None and not 0 <= bandwidth < float("inf"):
+        raise bad_input(
+            f"computing {what}", came=f"bandwidth={bandwidth!r}", expected="a number of at least 0, or None"
+        )
+    need_some_rows(predictions, what)
     confidence = predictions.top_confidence
     weights = predictions.decision_weights
     gap = predictions.correctness - confidence
     gap = gap / len(gap) if weights is None else gap * weights / weights.sum()
-    grid = _on_grid(confidence, gap)
-    if bandwidth is not None:
-        return float(smoothed(grid, bandwidth))
-    low, high = 0.0, 1.0  # the error falls with the bandwidth, so its excess over the bandwidth changes sign once
-    if float(smoothed(grid, high)) >= high:
-        return high
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(smoothed(grid, middle)) > middle else (low, middle)
-    return float(smoothed(grid, high))
+    waves, squares = spectrum(_on_grid(confidence, gap))
+    return fixed_point(waves, squares) if bandwidth is None else smoothed(waves, squares, bandwidth)

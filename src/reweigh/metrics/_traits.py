@@ -25,7 +25,7 @@ def _always(**settings: Any) -> bool:
 
 @dataclass(frozen=True)
 class Traits:
-    """Attached to a metric as `metric.traits`; a metric without one has no sums and ignores no weights: it refuses them."""
+    """Attached to a metric as `metric.traits`; one without is taken to have no sums and no weighted form."""
 
     # statistics(predictions, **settings) -> tensors that add; value(statistics, **settings) -> the metric
     statistics: Callable[..., Statistics] | None = None
@@ -34,6 +34,8 @@ class Traits:
     weighted: Callable[..., bool] = _never
     # interval(predictions, level, **settings) -> (low, high), or None where it does not apply
     interval: Callable[..., tuple[Any, Any] | None] | None = None
+    # settings -> whether confidence and correctness are all it needs
+    top_label: Callable[..., bool] = _never
     # what to stream instead, in words
     instead: str = ""
 
@@ -44,13 +46,18 @@ def traits(
     value: Callable[..., Any] | None = None,
     weighted: bool | Callable[..., bool] = True,
     interval: Callable[..., tuple[Any, Any] | None] | None = None,
+    top_label: bool | Callable[..., bool] = False,
     instead: str = "",
 ) -> Callable[[Metric], Metric]:
     """Attach traits to a metric; the function itself is returned unchanged."""
 
+    def answer(given: bool | Callable[..., bool]) -> Callable[..., bool]:
+        return given if callable(given) else (_always if given else _never)
+
     def decorate(metric: Metric) -> Metric:
-        answer = weighted if callable(weighted) else (_always if weighted else _never)
-        metric.traits = Traits(statistics, value, answer, interval, instead)  # type: ignore[attr-defined]
+        metric.traits = Traits(  # type: ignore[attr-defined]
+            statistics, value, answer(weighted), interval, answer(top_label), instead
+        )
         return metric
 
     return decorate

@@ -58,12 +58,20 @@ def _rest(block: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     return top.squeeze(1), ratio.scatter(1, index, MINUS_INFINITY)
 
 
+def _ratios(block: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, K) exp(z - top), and the sum of all but the top one's: (1 - c) / c."""
+    top, index = block.max(1, keepdim=True)
+    ratio = (block - top).exp_()
+    odds = ratio.scatter_(1, index, 0.0).sum(1)
+    return ratio.scatter_(1, index, 1.0), odds
+
+
 def _odds_against(block: Tensor, kind: str) -> Tensor:
     """Sum of the other classes' shares relative to the top one's: (1 - c) / c."""
-    top, index = block.max(1, keepdim=True)
     if kind == "probabilities":
+        top, index = block.max(1, keepdim=True)
         return block.scatter(1, index, 0.0).sum(1) / top.squeeze(1)
-    return (block - top).exp_().scatter_(1, index, 0.0).sum(1)
+    return _ratios(block)[1]
 
 
 def odds_against(predictions: Predictions) -> Tensor:
@@ -278,6 +286,12 @@ def log_probability_block(block: Tensor, kind: str) -> Tensor:
     return (block - block.amax(1, keepdim=True)) - torch.log1p(_odds_against(block, kind)).unsqueeze(1)
 
 
+def _softmax(block: Tensor) -> Tensor:
+    """Probabilities by the very operations of `class_probabilities` and the confidence, so that equal ones are equal."""
+    ratio, odds = _ratios(block)
+    return ratio.div_((1 + odds).unsqueeze(1))
+
+
 def log_probability_matrix(predictions: Predictions) -> Tensor:
     """(n, K) softmax log-probabilities."""
     _needs_rows(predictions, "class probabilities")
@@ -291,7 +305,7 @@ def probability_blocks(predictions: Predictions) -> Iterator[tuple[slice, Tensor
     for rows in row_blocks(scores):
         block = scores[rows].double()
         if kind == "logits":
-            block = torch.softmax(block, 1) if predictions.head == "softmax" else torch.sigmoid(block)
+            block = _softmax(block) if predictions.head == "softmax" else torch.sigmoid(block)
         elif kind == "log_probabilities":
             block = block.exp()
         yield rows, block
@@ -326,8 +340,8 @@ def class_probabilities(predictions: Predictions, columns: slice) -> Tensor:
         return values.exp()
     if predictions.head == "sigmoid":
         return torch.sigmoid(values)
-    top, log_total = predictions.normalizers
-    return ((values - top.unsqueeze(1)) - log_total.unsqueeze(1)).exp()
+    top = predictions.largest_score.double().unsqueeze(1)
+    return (values - top).exp_() / (1 + predictions.odds_against).unsqueeze(1)
 
 
 # ---- right or wrong, without the index of the largest score
