@@ -53,12 +53,13 @@ def check_binning(cut: Binning) -> Binning:
             came=f"debias=True with binning={cut.binning!r}",
             expected="no binning: it uses split bins",
         )
-    return cut
+    return cut._replace(bins=int(cut.bins))
 
 
 def statistics(predictions: Predictions, cut: Binning) -> Statistics:
     """{"bins": (..., bins, 3, 2)} order-free sums of weight, confidence and correctness; classes lead if class-wise."""
-    if not check_binning(cut).adds:
+    cut = check_binning(cut)
+    if not cut.adds:
         raise bad_input(
             f"adding up {WHAT} over parts of the rows",
             came=f"binning={cut.binning!r}, debias={cut.debias}",
@@ -75,8 +76,9 @@ def statistics(predictions: Predictions, cut: Binning) -> Statistics:
 
 def measure(predictions: Predictions, cut: Binning, error: Callable[..., Tensor]) -> Tensor:
     """`error(sums, total=n)` of the decisions taken, a number, or of every class, (K,); NaN for classes left out."""
+    cut = check_binning(cut)
     need_some_rows(predictions, WHAT)
-    if check_binning(cut).adds:
+    if cut.adds:
         return from_statistics(statistics(predictions, cut), cut, error)
     refuse_weights(
         predictions,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,9 +64,7 @@ def checked_threshold(threshold: Any, predictions: Predictions) -> Any:
     return values
 
 
-def confusion_statistics(
-    predictions: Predictions, *, threshold: float | Sequence[float] | None = None, **_: Any
-) -> Statistics:
+def confusion_statistics(predictions: Predictions, *, threshold: Any = None, **_: Any) -> Statistics:
     """{"counts": (K, 4)} true positives, false positives, false negatives, true negatives."""
     what = "one-vs-rest counts"
     need_some_rows(predictions, what)

@@ -18,12 +18,10 @@ def mean_statistics(predictions: Predictions, values: torch.Tensor, what: str) -
         count = torch.tensor([float(len(values)), 0.0], dtype=torch.float64, device=values.device)
         return {"sum": halves(values).sum(0), "weight": count}
     if len(values) != len(weights):
-        weights = predictions.decision_weights
-    counted = weights > 0  # a weight of 0 must hide an infinite cost  # type: ignore[operator]
-    return {
-        "sum": halves(torch.where(counted, weights * values, torch.zeros_like(values))).sum(0),
-        "weight": halves(weights).sum(0),  # type: ignore[arg-type]
-    }
+        weights = weights.repeat_interleave(len(values) // len(weights))
+    # a weight of 0 hides even an infinite cost
+    weighted = torch.where(weights > 0, weights * values, torch.zeros_like(values))
+    return {"sum": halves(weighted).sum(0), "weight": halves(weights).sum(0)}
 
 
 def mean_value(statistics: Statistics, **settings: object) -> float:

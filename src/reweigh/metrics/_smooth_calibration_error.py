@@ -45,7 +45,7 @@ def fixed_point(waves: Tensor, squares: Tensor) -> float:
         return high + below
     if above <= 0:
         return 0.0
-    side = 0
+    side, middle, gap = 0, low, above
     for _ in range(STEPS):
         middle = (low * below - high * above) / (below - above)
         gap = smoothed(waves, squares, middle) - middle

@@ -27,17 +27,15 @@ def _example(scores: str, head: str | None, classes: int) -> Predictions:
     """One row that shows which sums there are."""
     if scores == "confidence":
         return Predictions(confidence=torch.ones(1), correct=torch.ones(1))
-    row = (
-        torch.full((1, classes), 1 / classes).log()
-        if scores == "log_probabilities"
-        else torch.full((1, classes), 1 / classes)
-    )
+    row = torch.full((1, classes), 1 / classes)
+    row = row.log() if scores == "log_probabilities" else row
     target = torch.zeros(1, classes, dtype=torch.long) if head == "sigmoid" else torch.zeros(1, dtype=torch.long)
-    return Predictions(**{scores: row}, targets=target, head=head)
+    column: dict[str, Any] = {scores: row}
+    return Predictions(**column, targets=target, head=head)
 
 
 def _rebuild(metric: Metric, scores: str, classes: int | None, head: str | None, settings: dict[str, Any]) -> Any:
-    bound = torchmetrics_class(metric, scores=scores, num_classes=classes, head=head, **settings)
+    bound: Any = torchmetrics_class(metric, scores=scores, num_classes=classes, head=head, **settings)
     return bound.__new__(bound)
 
 

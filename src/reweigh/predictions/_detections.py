@@ -124,7 +124,7 @@ def plain(values: Any) -> numpy.ndarray:
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else numpy.asarray(values)
 
 
-def _refuse(wrong: numpy.ndarray, name: str, values: numpy.ndarray, expected: str, mend: str = "") -> None:
+def _refuse(wrong: Any, name: str, values: numpy.ndarray, expected: str, mend: str = "") -> None:
     if wrong.any():
         row = int(numpy.flatnonzero(wrong)[0])
         raise bad_input(DOING, came=f"{values[row].tolist()} in {name} (box {row})", expected=expected, mend=mend)
