@@ -91,8 +91,8 @@ def calibration_slope(predictions: Predictions, *, scope: str = "positive") -> C
 
     >>> from reweigh import Predictions
     >>> table = Predictions(probabilities=[[0.2, 0.8]] * 5 + [[0.8, 0.2]] * 5, targets=[1, 1, 1, 1, 0, 0, 0, 0, 0, 1])
-    >>> [round(value, 6) for value in calibration_slope(table)]
-    [1.0, 0.0]
+    >>> round(calibration_slope(table).slope, 6)
+    1.0
     """
     if scope not in ("positive", "top_label"):
         raise unknown_name("scope", str(scope), ("positive", "top_label"))

@@ -65,7 +65,7 @@ def kernel_density_calibration_error(
     >>> from reweigh import Predictions
     >>> table = Predictions(confidence=[0.5, 0.5, 0.5], correct=[True, True, False])
     >>> round(kernel_density_calibration_error(table, scope="top_label"), 6)
-    0.333333
+    0.166667
     """
     if scope not in _SCOPES:
         raise unknown_name("scope", str(scope), _SCOPES)

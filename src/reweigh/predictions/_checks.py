@@ -216,7 +216,8 @@ def _check_indices(targets: torch.Tensor, classes: int | None) -> None:
         limit = float("inf") if classes is None else classes
         row = _first((targets < 0) | (targets >= limit))[0]
         wanted = "a class number from 0" if classes is None else f"a class number from 0 to {classes - 1}"
-        raise bad_input(DOING, came=f"{int(targets[row])} in targets (row {row})", expected=wanted)
+        mend = "One label a row is targets[:, None], a matrix of zeros and ones." if classes == 1 else ""
+        raise bad_input(DOING, came=f"{int(targets[row])} in targets (row {row})", expected=wanted, mend=mend)
 
 
 def check_masked(logits: torch.Tensor, targets: torch.Tensor, form: str) -> None:
