@@ -43,35 +43,39 @@ BOX_FIELDS = ("overlap", "area")
 SURE = 1e30  # log-odds of a choice without alternatives: finite, beyond every real log-odds
 
 
+# A field that nobody asked for. Typed as what a rule finds in the fields it declared.
+UNASKED: Any = None
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What is known about each decision; a rule reads the fields it declared in `needs`, all else is None."""
 
-    log_p: Tensor | None = None  # log-probability of the true outcome
-    log_miss: Tensor | None = None  # log(1 - p)
-    log_odds: Tensor | None = None  # log_p - log_miss
-    log_rival: Tensor | None = None  # largest log-probability among the other classes
-    rival: Tensor | None = None  # its index
-    log_next_lower: Tensor | None = None  # largest log-probability strictly below the true one; -SURE: none
-    next_lower: Tensor | None = None
-    sum_log_p: Tensor | None = None  # over the row's unmasked classes, each times its class weight if there are any
-    sum_other_p_squared: Tensor | None = None  # over the classes that are not the true one
-    log_top: Tensor | None = None  # log-probability of the first choice, float64
-    top: Tensor | None = None  # its index; ties go to the lowest
-    log_second: Tensor | None = None  # of the second choice, float64
-    second: Tensor | None = None
-    confidence_log_odds: Tensor | None = None  # log c - log(1 - c), c the largest probability, float64
-    entropy: Tensor | None = None  # in nats, float64
-    classes: Tensor | None = None  # unmasked classes of the row
-    log_probabilities: Tensor | None = None  # (n, K): whoever needs all of them is exempt from the floors
-    log_sum_absent: Tensor | None = None  # sigmoid: log(1 + sum of exp(z) over absent labels), (n, d...)
-    log_sum_present: Tensor | None = None  # sigmoid: log(1 + sum of exp(-z) over present labels)
-    positive: Tensor | None = None  # sigmoid: is the label present?
-    soft_target: Tensor | None = None  # the target matrix, for rules with a soft form of their own
-    target: Tensor | None = None  # class index, or box
+    log_p: Tensor = UNASKED  # log-probability of the true outcome
+    log_miss: Tensor = UNASKED  # log(1 - p)
+    log_odds: Tensor = UNASKED  # log_p - log_miss
+    log_rival: Tensor = UNASKED  # largest log-probability among the other classes
+    rival: Tensor = UNASKED  # its index
+    log_next_lower: Tensor = UNASKED  # largest log-probability strictly below the true one; -SURE: none
+    next_lower: Tensor = UNASKED
+    sum_log_p: Tensor = UNASKED  # over the row's unmasked classes, each times its class weight if there are any
+    sum_other_p_squared: Tensor = UNASKED  # over the classes that are not the true one
+    log_top: Tensor = UNASKED  # log-probability of the first choice, float64
+    top: Tensor = UNASKED  # its index; ties go to the lowest
+    log_second: Tensor = UNASKED  # of the second choice, float64
+    second: Tensor = UNASKED
+    confidence_log_odds: Tensor = UNASKED  # log c - log(1 - c), c the largest probability, float64
+    entropy: Tensor = UNASKED  # in nats, float64
+    classes: Tensor = UNASKED  # unmasked classes of the row
+    log_probabilities: Tensor = UNASKED  # (n, K): whoever needs all of them is exempt from the floors
+    log_sum_absent: Tensor = UNASKED  # sigmoid: log(1 + sum of exp(z) over absent labels), (n, d...)
+    log_sum_present: Tensor = UNASKED  # sigmoid: log(1 + sum of exp(-z) over present labels)
+    positive: Tensor = UNASKED  # sigmoid: is the label present?
+    soft_target: Tensor = UNASKED  # the target matrix, for rules with a soft form of their own
+    target: Tensor = UNASKED  # class index, or box
     class_weight: Tensor | None = None  # weight of the true class, for rules that weigh classes themselves
-    overlap: Tensor | None = None  # boxes: intersection over union
-    area: Tensor | None = None  # boxes: area of the true box
+    overlap: Tensor = UNASKED  # boxes: intersection over union
+    area: Tensor = UNASKED  # boxes: area of the true box
     kept: Tensor | None = None  # rows that count; the others are finite and harmless
     forced: Tensor | None = None  # rows with a single unmasked class: nothing was decided, their cost is 0
 
@@ -90,8 +94,10 @@ class Evidence:
 
 def _log_top(u: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
     """Log-odds and log-probability of the first choice, float64. u (n, K, ...), top (n, 1, ...)."""
-    rest = u.scatter(1, top, -math.inf).double()
-    log_odds = u.gather(1, top).squeeze(1).double() - rest.logsumexp(1)
+    rest = u.scatter(1, top, -math.inf)
+    second = rest.detach().amax(1, keepdim=True)
+    log_rest = torch.exp(rest - second).sum(1, dtype=torch.float64).log()
+    log_odds = (u.gather(1, top) - second).squeeze(1).double() - log_rest
     return log_odds, logsigmoid(log_odds)
 
 
