@@ -31,7 +31,8 @@ from torch.nn.functional import logsigmoid
 from . import kernels
 
 # What a softmax link can say about a row. The fields about the first choice are float64 whatever the
-# logits: ranks must not depend on the order of the classes, and float32 sums do.
+# logits. Where `confidence_log_odds` is asked for, they come from sums that do not depend on the order of
+# the classes, because somebody will rank by them; without it they have the accuracy of the logits' type.
 SIMPLE_FIELDS = ("log_odds", "log_p", "log_miss")
 TRUE_CLASS_FIELDS = (*SIMPLE_FIELDS, "log_rival", "log_next_lower", "sum_log_p", "sum_other_p_squared")
 FIRST_CHOICE_FIELDS = ("confidence_log_odds", "log_top", "log_second", "entropy")
@@ -92,13 +93,15 @@ class Evidence:
 # ---------------------------------------------------------------------------- softmax, composite form
 
 
-def _log_top(u: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-odds and log-probability of the first choice, float64. u (n, K, ...), top (n, 1, ...)."""
-    rest = u.scatter(1, top, -math.inf)
-    second = rest.detach().amax(1, keepdim=True)
-    log_rest = torch.exp(rest - second).sum(1, dtype=torch.float64).log()
-    log_odds = (u.gather(1, top) - second).squeeze(1).double() - log_rest
-    return log_odds, logsigmoid(log_odds)
+def _log_odds(u: Tensor, chosen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """u_chosen - logsumexp of the others, and the others (the chosen one -inf). u (n, K, ...), chosen (n, 1, ...).
+
+    The others are counted from the largest of them: at logits of 1e4 a float32 logsumexp itself is off by 1e-3.
+    """
+    others = u.scatter(1, chosen, -math.inf)
+    largest = others.detach().amax(1, keepdim=True)
+    log_rest = torch.exp(others - largest).sum(1, dtype=dtype).log()
+    return (u.gather(1, chosen) - largest).squeeze(1).to(dtype) - log_rest, others
 
 
 def forced_rows(u: Tensor, target: Tensor) -> Tensor:
@@ -118,8 +121,7 @@ def softmax_fields(
     masked = masked & ~sole.unsqueeze(1)
     fields: dict[str, Tensor] = {}
 
-    others = u.scatter(1, index, -math.inf)
-    log_odds = u.gather(1, index).squeeze(1) - others.logsumexp(1)
+    log_odds, others = _log_odds(u, index, u.dtype)
     fields["log_odds"] = log_odds
     fields["log_p"] = logsigmoid(log_odds)
     fields["log_miss"] = logsigmoid(-log_odds)
@@ -130,8 +132,9 @@ def softmax_fields(
 
     # All else is counted from the first choice: differences to the largest logit do not cancel.
     top = u.argmax(1, keepdim=True)
-    confidence, log_top = _log_top(u, top)
-    distance = torch.where(masked, 0.0, u) - u.gather(1, top)  # (n, K, ...), u_j - u_top <= 0
+    confidence, _ = _log_odds(u, top, torch.float64)
+    log_top = logsigmoid(confidence)
+    distance = torch.where(masked, 0.0, u - u.gather(1, top))  # (n, K, ...), u_j - u_top <= 0
     narrow = log_top.to(u.dtype)
 
     def chosen(candidates: Tensor, name: str, value: str, dtype: torch.dtype) -> None:

@@ -21,10 +21,11 @@ LOG_ODDS_RANGE = 32.0
 
 @dataclass(frozen=True)
 class Score:
-    """A confidence score; `needs` names the fields of evidence it reads."""
+    """A confidence score; `needs` are the fields its value reads, `key_needs` those its key reads."""
 
     name: str
     needs: tuple[str, ...]
+    key_needs: tuple[str, ...]
     value: Callable[[Evidence], Tensor]  # in [0, 1], float64, differentiable
     key: Callable[[Evidence], Tensor]  # float64
 
@@ -65,8 +66,18 @@ def _squeezed_log_odds(evidence: Evidence) -> Tensor:
 
 
 SCORES = {
-    "max_probability": Score("max_probability", ("log_top", "confidence_log_odds"), _max_probability, _log_odds_key),
-    "margin": Score("margin", ("log_top", "log_second", "confidence_log_odds"), _margin, _margin_key),
-    "negative_entropy": Score("negative_entropy", ("entropy", "classes"), _negative_entropy, _entropy_key),
-    "log_odds": Score("log_odds", ("confidence_log_odds",), _squeezed_log_odds, _log_odds_key),
+    "max_probability": Score(
+        "max_probability", ("log_top",), ("confidence_log_odds",), _max_probability, _log_odds_key
+    ),
+    "margin": Score("margin", ("log_top", "log_second"), ("log_second", "confidence_log_odds"), _margin, _margin_key),
+    "negative_entropy": Score(
+        "negative_entropy",
+        ("entropy", "classes"),
+        ("entropy", "classes", "confidence_log_odds"),
+        _negative_entropy,
+        _entropy_key,
+    ),
+    "log_odds": Score(
+        "log_odds", ("confidence_log_odds",), ("confidence_log_odds",), _squeezed_log_odds, _log_odds_key
+    ),
 }

@@ -11,7 +11,7 @@ none costs one minimum over n numbers, which is at the same time the check for b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ NEVER = 1e30  # log-probability -NEVER: finite, and exp gives 0
 BLOCK = 262_144  # elements worked on at a time where a temporary is needed
 SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-290}
 SIMPLE = {"log_odds", "log_p", "log_miss", "sum_other_p_squared"}
+RIVALS = {"log_rival": "rival", "log_next_lower": "next_lower", "log_second": "second"}
 
 
 def serves(tensor: Tensor, head: str) -> bool:
@@ -35,19 +36,26 @@ class Residue:
     """What the backward pass reads beside the logits; all rows are flat or (n, d) as the targets are."""
 
     share: Tensor  # (n, K[, d]), 0 at the true class, proportional to the probabilities of the row
-    unit: Tensor | float  # probability = share * unit
+    unit: Tensor | None  # probability = share * unit; None: 1
+    true: Tensor  # the true class's share
     rest: Tensor  # sum of share over the other classes
     log_odds: Tensor
     odd: Tensor | None  # rows computed by the composite form
-    top: Tensor | None = None
-    highest: Tensor | None = None  # the largest logit
-    share_top: Tensor | None = None  # sum of share over all classes but the first choice, float64
-    fields: Mapping[str, Tensor] | None = None
+    highest: Tensor | None  # (n, 1[, d]) the largest logit
+    top: Tensor | None  # (n, 1[, d]) its index, where the forward pass needed it
+    fields: Mapping[str, Tensor]
 
 
 def _blocks(share: Tensor) -> list[slice]:
     rows = max(1, BLOCK // max(1, share[0].numel()))
     return [slice(start, start + rows) for start in range(0, len(share), rows)]
+
+
+def _joined(share: Tensor, part: Callable[[slice], Tensor]) -> Tensor:
+    """part(block) of every block, one after the other; whoever makes a temporary makes it of a block's size."""
+    if share.numel() <= BLOCK:
+        return part(slice(None))
+    return torch.cat([part(block) for block in _blocks(share)])
 
 
 def _upcast(z: Tensor, link: Any) -> Tensor:
@@ -62,37 +70,41 @@ def _upcast(z: Tensor, link: Any) -> Tensor:
 
 def softmax_forward(z: Tensor, target: Tensor, link: Any) -> tuple[dict[str, Tensor], Residue]:
     """The needed fields, and what the backward pass keeps."""
-    u = _upcast(z, link)
+    u, needs = _upcast(z, link), link.needs
     index = target.unsqueeze(1)
-    simple = SIMPLE.issuperset(link.needs)
-    if simple:
-        share, unit, highest, top = torch.softmax(u, 1), 1.0, None, None
-    else:
+    precise = "confidence_log_odds" in needs
+    highest = top = None
+    if precise:  # no division: shares must not depend on the order of a sum
         highest, top = u.max(1, keepdim=True)
         share = torch.sub(u, highest).exp_()
+    else:
+        share = torch.softmax(u, 1)
+        if not SIMPLE.issuperset(needs):
+            highest = u.amax(1, keepdim=True)
     true = share.gather(1, index)
     share.scatter_(1, index, 0.0)
-    rest = share.sum(1)
-    true = true.squeeze(1)
-    residue = Residue(share, 1.0, rest, rest, None)
-    lowest = torch.minimum(true, rest).min()
-    odd = None
-    if not lowest.item() >= SMALLEST[u.dtype]:  # also for NaN
-        odd = ~(torch.minimum(true, rest) >= SMALLEST[u.dtype])
-    log_odds = torch.log(true / rest) if odd is None else torch.where(odd, 0.0, torch.log(true) - torch.log(rest))
-    residue.log_odds, residue.odd = log_odds, odd
+    true, rest = true.squeeze(1), share.sum(1)
+    smaller, odd = torch.minimum(true, rest), None
+    if smaller.min().item() >= SMALLEST[u.dtype]:
+        log_odds = torch.log(true / rest)
+    else:  # also for NaN
+        odd = ~(smaller >= SMALLEST[u.dtype])
+        log_odds = torch.where(odd, 0.0, torch.log(true) - torch.log(rest))
     fields = {"log_odds": log_odds}
-    if "log_p" in link.needs:
+    if "log_p" in needs:
         fields["log_p"] = logsigmoid(log_odds)
-    if "log_miss" in link.needs:
+    if "log_miss" in needs:
         fields["log_miss"] = logsigmoid(-log_odds)
-    if not simple:
-        residue.top, residue.highest = top, highest
-        fields.update(_first_choice(u, target, link, residue, true))
-    if "sum_other_p_squared" in link.needs:
-        squares = torch.linalg.vector_norm(share, dim=1) * residue.unit
-        fields["sum_other_p_squared"] = squares * squares
-    fields = {name: fields[name] for name in link.needs}
+    residue = Residue(share, None, true, rest, log_odds, odd, highest, top, fields)
+    if precise:
+        _count_from_top(u, index, residue)
+    if highest is not None:
+        _first_choice(u, target, link, residue)
+    if "sum_other_p_squared" in needs:
+        norm = torch.linalg.vector_norm(share, dim=1)
+        norm = norm if residue.unit is None else norm * residue.unit
+        fields["sum_other_p_squared"] = norm * norm
+    fields = {name: fields[name] for name in needs}
     if odd is not None:
         link.odd.append(odd)
         _mend(z, target, link, fields, odd)
@@ -108,50 +120,66 @@ def _mend(z: Tensor, target: Tensor, link: Any, fields: dict[str, Tensor], odd: 
         fields[name][odd] = value.to(fields[name].dtype)
 
 
-def _first_choice(u: Tensor, target: Tensor, link: Any, residue: Residue, true: Tensor) -> dict[str, Tensor]:
-    """Fields counted from the first choice. Sums are float64 over float32 terms: free of the order of classes."""
-    needs, share, top = set(link.needs), residue.share, residue.top
-    index = target.unsqueeze(1)
-    right = top == index  # (n, 1, ...)
+def _count_from_top(u: Tensor, index: Tensor, residue: Residue) -> None:
+    """The first choice's log-odds from float64 sums over float32 terms: free of the order of classes."""
+    share, top = residue.share, residue.top
+    right = top == index
     share.scatter_(1, top, 0.0)
-    others = torch.cat([share[block].sum(1, dtype=torch.float64) for block in _blocks(share)])
-    mean_distance = None
-    if "entropy" in needs:
-        parts = [_weighted_distance(u[block], residue.highest[block], share[block]) for block in _blocks(share)]
-        true_distance = (u.gather(1, index) - residue.highest).squeeze(1).clamp(min=-NEVER).double()
-        mean_distance = torch.cat(parts) - true.double() * true_distance
+    others = _joined(share, lambda block: share[block].sum(1, dtype=torch.float64))
     share.scatter_(1, top, torch.where(right, 0.0, 1.0).to(share.dtype))
-    right = right.squeeze(1)
-    share_top = torch.where(right, others, others + true.double())
-    log_top = -torch.log1p(share_top)
-    residue.share_top, residue.unit = share_top, torch.exp(log_top).to(share.dtype)
+    away = torch.where(right.squeeze(1), others, others + residue.true)
+    log_top = -torch.log1p(away)
+    residue.unit = torch.exp(log_top).to(share.dtype)
+    residue.fields.update(top=top.squeeze(1), log_top=log_top, confidence_log_odds=-torch.log(away))
+
+
+def _first_choice(u: Tensor, target: Tensor, link: Any, residue: Residue) -> None:
+    """Fields counted from the largest logit: differences to it do not cancel."""
+    needs, share, highest, fields = set(link.needs), residue.share, residue.highest, residue.fields
+    index = target.unsqueeze(1)
+    true_logit = u.gather(1, index)
+    right = (true_logit >= highest).squeeze(1)
+    if "log_top" not in fields:
+        log_p = fields["log_p"] if "log_p" in fields else logsigmoid(residue.log_odds)
+        fields["log_top"] = torch.where(right, log_p, torch.log(share.amax(1))).double()
+        if "top" in needs:
+            residue.top = u.max(1, keepdim=True).indices
+            fields["top"] = residue.top.squeeze(1)
+    log_top = fields["log_top"]
     narrow = log_top.to(u.dtype)
-    fields: dict[str, Tensor] = {
-        "top": top.squeeze(1),
-        "log_top": log_top,
-        "confidence_log_odds": -torch.log(share_top),
-    }
-    if mean_distance is not None:
-        fields["entropy"] = mean_distance * torch.exp(log_top) - log_top
+    if "entropy" in needs:
+        distance = _joined(share, lambda block: _weighted_distance(u[block], highest[block], share[block]))
+        distance = distance + residue.true.double() * (highest - true_logit).squeeze(1).clamp(max=NEVER)
+        unit = 1.0 if residue.unit is None else torch.exp(log_top)
+        fields["entropy"] = distance * unit - log_top
     if "classes" in needs:
-        fields["classes"] = torch.cat([(u[block] > -torch.inf).sum(1) for block in _blocks(share)])
+        fields["classes"] = _joined(share, lambda block: (u[block] > -torch.inf).sum(1))
     if "sum_log_p" in needs:
-        fields["sum_log_p"] = torch.cat(
-            [_sum_log_p(u[block], residue.highest[block], narrow[block], link.class_weight) for block in _blocks(share)]
+        fields["sum_log_p"] = _joined(
+            share, lambda block: _sum_log_p(u[block], highest[block], narrow[block], link.class_weight)
         )
-    for value, name, dtype in (
-        ("log_rival", "rival", u.dtype),
-        ("log_next_lower", "next_lower", u.dtype),
-        ("log_second", "second", torch.float64),
-    ):
+    for value, name in RIVALS.items():
         if needs & {value, name}:
-            left_out = top if name == "second" else index
-            parts = [_best_of(u[block], left_out[block], name) for block in _blocks(share)]
-            fields[name] = torch.cat([best for best, _ in parts])
-            found = torch.cat([logit for _, logit in parts])
-            found = (found - residue.highest.squeeze(1)).clamp_(min=-NEVER)  # -inf: there is none
-            fields[value] = found.to(dtype) + log_top.to(dtype)
-    return fields
+            found = _largest(u, index, highest, right, name)
+            fields[value] = (found - highest.squeeze(1)).clamp_(min=-NEVER) + narrow
+            if name == "second":
+                fields[value] = (found - highest.squeeze(1)).clamp_(min=-NEVER).double() + log_top
+            if name in needs:
+                fields[name] = _position(u, target, residue, name).squeeze(1)
+
+
+def _largest(u: Tensor, index: Tensor, highest: Tensor, right: Tensor, name: str) -> Tensor:
+    """The largest logit besides the true class, besides the first choice, or strictly below the true class."""
+    if name == "rival" and not bool(right.any()):
+        return highest.squeeze(1)
+    if name == "next_lower":
+        return _joined(
+            u, lambda rows: u[rows].masked_fill(u[rows] >= u[rows].gather(1, index[rows]), -torch.inf).amax(1)
+        )
+    if name == "rival":
+        return _joined(u, lambda rows: u[rows].scatter(1, index[rows], -torch.inf).amax(1))
+    top = u.max(1, keepdim=True).indices
+    return _joined(u, lambda rows: u[rows].scatter(1, top[rows], -torch.inf).amax(1))
 
 
 def _weighted_distance(u: Tensor, highest: Tensor, share: Tensor) -> Tensor:
@@ -166,14 +194,22 @@ def _sum_log_p(u: Tensor, highest: Tensor, log_top: Tensor, class_weight: Tensor
     return log_p.masked_fill_(u == -torch.inf, 0.0).sum(1)
 
 
-def _best_of(u: Tensor, left_out: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Index and value of the largest logit besides the one left out, or strictly below it."""
-    if name == "next_lower":
-        candidates = u.masked_fill(u >= u.gather(1, left_out), -torch.inf)
-    else:
-        candidates = u.scatter(1, left_out, -torch.inf)
-    value, best = candidates.max(1)
-    return best, value
+def _position(u: Tensor, target: Tensor, residue: Residue, name: str) -> Tensor:
+    """The index of a first choice or rival, (n, 1[, d]); ties go to the lowest."""
+    if name == "top" or name == "second":
+        if residue.top is None:
+            residue.top = u.max(1, keepdim=True).indices
+        if name == "top":
+            return residue.top
+    left_out = residue.top if name == "second" else target.unsqueeze(1)
+
+    def part(rows: slice) -> Tensor:
+        if name == "next_lower":
+            bound = u[rows].gather(1, left_out[rows])
+            return u[rows].masked_fill(u[rows] >= bound, -torch.inf).max(1).indices
+        return u[rows].scatter(1, left_out[rows], -torch.inf).max(1).indices
+
+    return _joined(u, part).unsqueeze(1)
 
 
 def softmax_backward(z: Tensor, target: Tensor, link: Any, residue: Residue, given: Mapping[str, Tensor]) -> Tensor:
@@ -213,63 +249,48 @@ def _general(
     z: Tensor, target: Tensor, link: Any, residue: Residue, given: Mapping[str, Tensor], g_odds: Tensor, p: Tensor
 ) -> Tensor:
     share, dtype, fields = residue.share, residue.share.dtype, residue.fields
-    index = target.unsqueeze(1)
-    u = _upcast(z, link)
+    index, u = target.unsqueeze(1), _upcast(z, link)
     slope = torch.zeros_like(g_odds)  # a: multiplies the probabilities of all classes
     entries: list[tuple[Tensor, Tensor]] = []  # (index, value) to add
-    for value, name in (
-        ("log_rival", "rival"),
-        ("log_next_lower", "next_lower"),
-        ("log_second", "second"),
-        ("log_top", "top"),
-    ):
+    for value, name in RIVALS.items():
         if value in given:
-            g = given[value].to(dtype)
-            g = torch.where(fields[value] <= -0.5 * NEVER, 0.0, g) if value in fields else g
+            g = torch.where(fields[value] <= -0.5 * NEVER, 0.0, given[value]).to(dtype)
             slope = slope - g
             entries.append((_position(u, target, residue, name), g))
-    square = None
-    if "sum_other_p_squared" in given:
-        g = given["sum_other_p_squared"]
-        square = 2 * g
-        slope = slope - 2 * g * fields["sum_other_p_squared"]
+    square = tilt = None
+    if "sum_other_p_squared" in given:  # c: multiplies squared probabilities
+        square = 2 * given["sum_other_p_squared"]
+        slope = slope - square * fields["sum_other_p_squared"]
     if "sum_log_p" in given:
-        weight = (
-            fields["classes"]
-            if link.class_weight is None and "classes" in fields
-            else _weight_sum(u, link.class_weight)
-        )
-        slope = slope - given["sum_log_p"] * weight
-    tilt = None  # b: multiplies probability times distance
-    if "entropy" in given:
-        g = given["entropy"].to(dtype)
-        tilt = -g
-        log_top = -torch.log1p(residue.share_top)
-        slope = slope - g * (fields["entropy"] + log_top).to(dtype)
-    confidence = given.get("confidence_log_odds")
+        slope = slope - given["sum_log_p"] * _weight_sum(u, link.class_weight)
+    if "entropy" in given:  # b: multiplies probability times distance
+        tilt = -given["entropy"].to(dtype)
+        log_top = residue.fields.get("log_top")
+        log_top = _log_top_again(u, target, residue) if log_top is None else log_top
+        slope = slope + tilt * (fields["entropy"] + log_top).to(dtype)
+    top = _top_gradient(u, target, residue, given)
     at_true = g_odds + p * slope
     if tilt is not None:
         distance = (u.gather(1, index) - residue.highest).squeeze(1).clamp(min=-NEVER)
         at_true = at_true + p * tilt * distance
-    factor = slope * residue.unit - g_odds / residue.rest
-    if confidence is not None:  # 1 at the first choice, -share / (sum of all but it) elsewhere
-        g = confidence.to(dtype)
-        first = share.gather(1, residue.top)  # 1, or 0 where the first choice is the true class
-        before_top = first * factor.unsqueeze(1)
+    unit = residue.unit
+    factor = (slope if unit is None else slope * unit) - g_odds / residue.rest
+    if top is not None:  # 1 at the first choice, -share / (sum of all but it) elsewhere
+        g, away, at_top = top
+        first = share.gather(1, at_top)  # 0 where the first choice is the true class
+        before = first * factor.unsqueeze(1)
         if square is not None:
-            before_top = before_top + first * first * (square * residue.unit * residue.unit).unsqueeze(1)
-        away = g / residue.share_top.to(dtype)
-        true_share = residue.rest * torch.exp(residue.log_odds)
-        at_true = at_true - torch.where(residue.top.squeeze(1) == target, 0.0, away * true_share)
+            before = before + first * first * (square if unit is None else square * unit * unit).unsqueeze(1)
+        right = at_top.squeeze(1) == target
+        at_true = at_true + torch.where(right, g, -away * residue.true)
         factor = factor - away
     if tilt is None and square is None:
         share.mul_(factor.unsqueeze(1))
     else:
         for block in _blocks(share):
             _shape_block(share[block], u[block], residue, block, factor[block], tilt, square)
-    if confidence is not None:
-        share.scatter_(1, residue.top, before_top + confidence.to(dtype).unsqueeze(1))
-        at_true = torch.where(residue.top.squeeze(1) == target, at_true + confidence.to(dtype), at_true)
+    if top is not None:
+        share.scatter_(1, at_top, before + g.unsqueeze(1))
     share.scatter_(1, index, at_true.unsqueeze(1))
     for position, g in entries:
         share.scatter_add_(1, position, g.unsqueeze(1))
@@ -278,9 +299,40 @@ def _general(
     return share
 
 
+def _top_gradient(u: Tensor, target: Tensor, residue: Residue, given: Mapping[str, Tensor]):
+    """Gradient for the first choice's log-odds, what it means for each share, and where that choice is; or None.
+
+    log c enters through the log-odds, d log c = (1 - c) d log-odds, because 1 - c is exact and 1 - p_top is not.
+    """
+    if "confidence_log_odds" not in given and "log_top" not in given:
+        return None
+    at_top = _position(u, target, residue, "top")
+    share = residue.share
+    first = share.gather(1, at_top)
+    right = at_top.squeeze(1) == target
+    share.scatter_(1, at_top, 0.0)
+    away = share.sum(1)
+    share.scatter_(1, at_top, first)
+    away = torch.where(right, away, away + residue.true)
+    g = given.get("confidence_log_odds")
+    if "log_top" in given:
+        miss = away / (away + torch.where(right, residue.true, first.squeeze(1)))
+        part = given["log_top"] * miss
+        g = part if g is None else g + part
+    g = g.to(share.dtype)
+    return g, g / away.clamp(min=torch.finfo(away.dtype).tiny), at_top
+
+
+def _log_top_again(u: Tensor, target: Tensor, residue: Residue) -> Tensor:
+    right = u.gather(1, target.unsqueeze(1)) >= residue.highest
+    whole = residue.share.amax(1)
+    whole = whole if residue.unit is None else whole * residue.unit
+    return torch.where(right.squeeze(1), logsigmoid(residue.log_odds), torch.log(whole))
+
+
 def _shape_block(share, u, residue, block, factor, tilt, square) -> None:
     """share <- share * (factor + unit * (tilt * distance + square * unit * share)), in place."""
-    unit = residue.unit[block] if isinstance(residue.unit, Tensor) else residue.unit
+    unit = 1.0 if residue.unit is None else residue.unit[block]
     row = factor.unsqueeze(1)
     if tilt is not None:
         distance = torch.sub(u, residue.highest[block]).clamp_(min=-NEVER)
@@ -288,15 +340,6 @@ def _shape_block(share, u, residue, block, factor, tilt, square) -> None:
     if square is not None:
         row = row + share * (square[block] * unit * unit).unsqueeze(1)
     share.mul_(row)
-
-
-def _position(u: Tensor, target: Tensor, residue: Residue, name: str) -> Tensor:
-    if name in residue.fields:
-        return residue.fields[name].unsqueeze(1)
-    if name == "top":
-        return residue.top
-    left_out = residue.top if name == "second" else target.unsqueeze(1)
-    return torch.cat([_best_of(u[block], left_out[block], name)[0] for block in _blocks(u)]).unsqueeze(1)
 
 
 def _weight_sum(u: Tensor, class_weight: Tensor | None) -> Tensor:

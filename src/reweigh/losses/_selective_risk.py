@@ -254,8 +254,8 @@ def selective_risk(
             Rule(
                 name,
                 cost,
-                needs=("log_p", *chosen.needs),
-                observe_needs=("log_p", *chosen.needs),
+                needs=("log_p", *chosen.key_needs),
+                observe_needs=("log_p", *chosen.key_needs),
                 coupled=True,
                 soft="refused",
             ),
