@@ -149,7 +149,8 @@ def _first_choice(u: Tensor, target: Tensor, link: Any, residue: Residue) -> Non
     narrow = log_top.to(u.dtype)
     if "entropy" in needs:
         distance = _joined(share, lambda block: _weighted_distance(u[block], highest[block], share[block]))
-        distance = distance + residue.true.double() * (highest - true_logit).squeeze(1).clamp(max=NEVER)
+        # rounded as the other terms are: which class is the true one must not show
+        distance = distance + (residue.true * (highest - true_logit).squeeze(1).clamp(max=NEVER)).double()
         unit = 1.0 if residue.unit is None else torch.exp(log_top)
         fields["entropy"] = distance * unit - log_top
     if "classes" in needs:
