@@ -74,6 +74,7 @@ def _mass_tied(ask: Request) -> Bins:
     ordered = torch.sort(ask.values).values
     starts = torch.arange(1, ask.bins) * len(ordered) // ask.bins
     cuts = torch.unique(ordered[starts.to(ordered.device)])
+    cuts = cuts[cuts > ordered[0]]
     return Bins(torch.searchsorted(cuts, ask.values, right=True), len(cuts) + 1)
 
 

@@ -37,6 +37,16 @@ def column(values: Any, name: str) -> Any:
     return array
 
 
+def numeric(values: Any, name: str) -> Any:
+    """A column of numbers or booleans; text, dates and complex numbers are an error."""
+    values = column(values, name)
+    if values is None or (isinstance(values, torch.Tensor) and not values.dtype.is_complex):
+        return values
+    if not isinstance(values, torch.Tensor) and (values.dtype.kind in "biuf" or values.dtype.name == "bfloat16"):
+        return values
+    raise bad_input(f"reading {name}", came=f"values of type {values.dtype}", expected="real numbers")
+
+
 def tensor(values: Any) -> torch.Tensor:
     """The same numbers as a tensor; NumPy memory is shared, never written."""
     if isinstance(values, torch.Tensor):

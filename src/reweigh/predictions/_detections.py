@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from ..errors import bad_input
-from ._columns import column, take
+from ._columns import column, numeric, take
 from ._matching import match_all
 from ._table import Predictions, _selection
 
@@ -44,7 +44,7 @@ class Detections:
     def __post_init__(self) -> None:
         put = object.__setattr__
         for name in _COLUMNS:
-            put(self, name, column(getattr(self, name), name))
+            put(self, name, (column if name == "image_ids" else numeric)(getattr(self, name), name))
         if self.boxes.ndim == 1 and len(self.boxes) == 0:
             put(self, "boxes", numpy.zeros((0, 4)))
         put(self, "class_names", None if self.class_names is None else tuple(str(name) for name in self.class_names))

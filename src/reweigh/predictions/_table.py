@@ -12,7 +12,7 @@ import torch
 
 from ..errors import bad_input
 from . import _checks, _derived
-from ._columns import column, is_text, join, take, tensor
+from ._columns import column, is_text, join, numeric, take, tensor
 
 _ROWS = ("logits", "log_probabilities", "probabilities", "confidence", "correct", "targets", "weights", "ids")
 
@@ -52,7 +52,7 @@ class Predictions:
     def __post_init__(self) -> None:
         put = object.__setattr__  # the only place that writes a frozen field
         for name in _ROWS:
-            put(self, name, column(getattr(self, name), name))
+            put(self, name, (column if name == "ids" else numeric)(getattr(self, name), name))
         put(
             self,
             "groups",
