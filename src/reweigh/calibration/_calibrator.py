@@ -19,13 +19,13 @@ from ._provenance import Provenance
 from ._rows import Rows, check_masks, highest_logit, read_labels, read_logits, read_weights, rows_of
 
 need("sklearn", "calibration", "calibrating")
-from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin  # noqa: E402
 from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 Tensor = torch.Tensor
 
 
-class Calibrator(ClassifierMixin, BaseEstimator):
+class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
     """A repair of confidence, fitted on logits and labels; abstract.
 
     Arrays or tensors in, arrays out; Predictions in `fit` and `predict_proba`; `apply` returns Predictions.
@@ -171,11 +171,13 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, K) calibrated probabilities in float64; under a sigmoid head each label's own."""
-        return run_blocks(self._build(), self._to_use(X), "probabilities")
+        logits = self._to_use(X)
+        return run_blocks(self._build(), logits, "probabilities")
 
     def transform(self, X: Any) -> np.ndarray:
         """(n, K) calibrated logits where they exist, else the logarithms of the calibrated probabilities."""
-        return run_blocks(self._build(), self._to_use(X), "logits")
+        logits = self._to_use(X)
+        return run_blocks(self._build(), logits, "logits")
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,) the class decided for, ties to the lowest; under a sigmoid head without class numbers (n, K) labels."""

@@ -22,6 +22,10 @@ class Problem(Protocol):
         """Cost and gradient (p,)."""
         ...
 
+    def endless(self, point: Tensor, cost: float) -> bool:
+        """Whether the point proves that the cost falls without end and it is as good as at its lower limit."""
+        ...
+
     def hessian(self, point: Tensor) -> Tensor:
         """(p, p) second derivatives."""
         ...
@@ -30,25 +34,34 @@ class Problem(Protocol):
         """The product of the Hessian at the point with a vector."""
         ...
 
+    def preconditioner(self, point: Tensor) -> Callable[[Tensor], Tensor]:
+        """The product of something near the inverse Hessian with a vector."""
+        ...
+
 
 @dataclass(frozen=True)
 class Minimum:
-    """The best point, its cost, and the Euclidean norm of its gradient."""
+    """The best point, its cost, the Euclidean norm of its gradient; `endless` where there is no finite optimum."""
 
     point: Tensor
     cost: float
     gradient_norm: float
     steps: int
+    endless: bool = False
 
 
-def minimize(problem: Problem, start: Tensor, *, tolerance: float = 1e-10, most_steps: int = 200) -> Minimum:
-    """Newton's method from `start` until the gradient's norm is at most `tolerance` or nothing improves any more."""
+def minimize(problem: Problem, start: Tensor, *, enough: float = 1e-9, most_steps: int = 200) -> Minimum:
+    """Newton's method from `start` until the gradient is zero to rounding.
+
+    A gradient of norm `enough` ends it earlier where it no longer falls by a factor of ten a step, as it does when
+    the cost has no finite optimum.
+    """
     point = start.clone()
     cost, gradient = problem.evaluate(point)
-    norm = float(gradient.norm())
+    norm, before = float(gradient.norm()), math.inf
     for step in range(most_steps):
-        if norm <= tolerance:
-            return Minimum(point, cost, norm, step)
+        if norm <= 1e-6 * enough or (norm <= enough and norm > 0.1 * before) or problem.endless(point, cost):
+            return Minimum(point, cost, norm, step, problem.endless(point, cost))
         direction = _direction(problem, point, gradient)
         moved = _line_search(problem, point, cost, gradient, direction)
         if moved is None:
@@ -56,16 +69,17 @@ def minimize(problem: Problem, start: Tensor, *, tolerance: float = 1e-10, most_
         if moved is None:
             return Minimum(point, cost, norm, step)
         point, cost, gradient = moved
-        norm = float(gradient.norm())
+        norm, before = float(gradient.norm()), norm
     return Minimum(point, cost, norm, most_steps)
 
 
 def _direction(problem: Problem, point: Tensor, gradient: Tensor) -> Tensor:
     if len(point) > DENSE:
-        return _conjugate_gradients(problem.curvature(point), gradient)
+        return _conjugate_gradients(problem.curvature(point), problem.preconditioner(point), gradient)
     hessian = problem.hessian(point)
-    # a whisper of a ridge: directions without curvature (a common shift of all logits) have no gradient either
-    ridge = 1e-13 * float(hessian.diagonal().abs().max()) + 1e-300
+    # A ridge that fades with the gradient keeps convergence quadratic, and rounding from wandering along directions
+    # that have neither curvature nor gradient (a common shift of all logits).
+    ridge = 0.01 * float(gradient.norm()) + 1e-13 * float(hessian.diagonal().abs().max()) + 1e-300
     for _ in range(12):
         factor, failed = torch.linalg.cholesky_ex(hessian + ridge * torch.eye(len(point), dtype=hessian.dtype))
         if not int(failed):
@@ -74,15 +88,17 @@ def _direction(problem: Problem, point: Tensor, gradient: Tensor) -> Tensor:
     return -gradient
 
 
-def _conjugate_gradients(product: Callable[[Tensor], Tensor], gradient: Tensor) -> Tensor:
+def _conjugate_gradients(
+    product: Callable[[Tensor], Tensor], near_inverse: Callable[[Tensor], Tensor], gradient: Tensor
+) -> Tensor:
     """A direction d with H d near -g: exact enough for superlinear convergence."""
     norm = float(gradient.norm())
-    enough = min(0.5, math.sqrt(norm)) * norm
+    enough = min(0.25, math.sqrt(norm)) * norm
     direction = torch.zeros_like(gradient)
     residual = -gradient
-    search = residual.clone()
-    square = float(residual @ residual)
-    for _ in range(min(len(gradient), 250)):
+    search = near_inverse(residual)
+    square = float(residual @ search)
+    for _ in range(min(len(gradient), 500)):
         curved = product(search)
         bend = float(search @ curved)
         if bend <= 1e-16 * float(search @ search):
@@ -90,10 +106,11 @@ def _conjugate_gradients(product: Callable[[Tensor], Tensor], gradient: Tensor) 
         length = square / bend
         direction = direction + length * search
         residual = residual - length * curved
-        fresh = float(residual @ residual)
-        if math.sqrt(fresh) <= enough:
+        if float(residual.norm()) <= enough:
             break
-        search = residual + (fresh / square) * search
+        pointing = near_inverse(residual)
+        fresh = float(residual @ pointing)
+        search = pointing + (fresh / square) * search
         square = fresh
     return direction if bool(direction.any()) else -gradient
 

@@ -25,7 +25,7 @@ def fit_vector(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray, float]:
         plain, mask = unmasked(z)
         return plain / scale, plain + mask
 
-    found = SoftmaxRegression(rows, Diagonal(rows.classes), features).solve(tolerance=1e-10 / max(1.0, scale))
+    found = SoftmaxRegression(rows, Diagonal(rows.classes), features).solve(enough=5e-9 / max(1.0, scale))
     warn_unfinished(found, scale, rows, name)
     weight, bias = found.point[: rows.classes], found.point[rows.classes :]
     return (1 + weight / scale).numpy(), (bias - bias.mean()).numpy(), found.gradient_norm * max(1.0, scale)
@@ -46,7 +46,7 @@ def fit_matrix(rows: Rows, name: str, base=None) -> tuple[np.ndarray, np.ndarray
         return (plain - center) @ whiten, plain + mask
 
     problem = SoftmaxRegression(rows, Full(rows.classes, whiten.shape[1]), features)
-    found = problem.solve(tolerance=1e-10 / max(1.0, spread))
+    found = problem.solve(enough=5e-9 / max(1.0, spread))
     warn_unfinished(found, spread, rows, name)
     departure, bias = problem.form.parts(found.point)
     departure = departure @ whiten.T
@@ -77,33 +77,25 @@ def _whitening(rows: Rows, base) -> tuple[Tensor, Tensor, float]:
 
 
 def warn_unfinished(found: Minimum, unit: float, rows: Rows, name: str) -> None:
-    """Warn when the likelihood has no finite optimum, or the optimum was not reached."""
+    """Warn when an unpenalised likelihood has no finite optimum, or the optimum was not reached."""
     norm = found.gradient_norm * max(1.0, unit)
-    if norm > ENOUGH:
-        warnings.warn(
-            f"{name}: stopped with a gradient of norm {norm:.1e} after {found.steps} steps, above {ENOUGH:.0e}; the "
-            "fit is near its optimum, not at it. More rows or a penalty help.",
-            UserWarning,
-            stacklevel=4,
-        )
-    warn_runaway(found.cost, rows, name)
-
-
-def warn_runaway(cost: float, rows: Rows, name: str) -> None:
-    """Warn when an unpenalised likelihood rises without end."""
     absent = [] if rows.target is None else sorted(set(range(rows.classes)) - set(torch.unique(rows.target).tolist()))
-    if absent:
-        warnings.warn(
-            f"{name}: class {absent[0]} ({len(absent)} in all) never occurs in the fitted rows, so the likelihood "
-            "drives its probability towards 0 without end; it was stopped where the gradient vanished. Fit on rows of "
-            "every class, or use TemperatureScaling.",
-            UserWarning,
-            stacklevel=5,
+    if found.endless:
+        text = (
+            "the fitted rows can be separated without error, so the likelihood rises without end as the weights grow; "
+            "they were stopped at a mean cost below 1e-3. More rows or a penalty help."
         )
-    elif cost < 1e-6:
-        warnings.warn(
-            f"{name}: the fitted rows can be separated without error, so the likelihood rises without end as the "
-            "weights grow; they were stopped where its gradient vanished. More rows or a penalty help.",
-            UserWarning,
-            stacklevel=5,
+    elif absent:
+        text = (
+            f"class {absent[0]} ({len(absent)} in all) never occurs in the fitted rows, so the likelihood drives its "
+            "probability towards 0 without end; it was stopped where the gradient vanished. Fit on rows of every "
+            "class, or use TemperatureScaling."
         )
+    elif norm > ENOUGH:
+        text = (
+            f"stopped with a gradient of norm {norm:.1e} after {found.steps} steps, above {ENOUGH:.0e}: the fit is "
+            "near its optimum, not at it. More rows or a penalty help."
+        )
+    else:
+        return
+    warnings.warn(f"{name}: {text}", UserWarning, stacklevel=4)

@@ -109,7 +109,7 @@ def logit_scale(rows: Rows) -> float:
 
 
 def _block_scale(rows: Rows, block: slice) -> tuple[float, float, float]:
-    """(unit, sum of squares in that unit, count): squares of numbers up to 1 stay in range at any scale."""
+    """(unit, weighted sum of squares in that unit, weight): squares of numbers up to 1 stay in range at any scale."""
     z = rows.logits[block].double()  # type: ignore[index]
     softmax = rows.head == "softmax"
     z = z - rows.highest[block].double().unsqueeze(1) if softmax else z  # type: ignore[index]
@@ -119,4 +119,7 @@ def _block_scale(rows: Rows, block: slice) -> tuple[float, float, float]:
     z = z / (unit or 1.0)
     if softmax:
         z = torch.where(kept, z - z.sum(1, keepdim=True) / kept.sum(1, keepdim=True), 0.0)
-    return unit, float((z * z).sum()), float(kept.sum())
+    squares, counts = (z * z).sum(1), kept.sum(1).double()
+    if rows.weight is not None:
+        squares, counts = squares * rows.weight[block], counts * rows.weight[block]
+    return unit, float(squares.sum()), float(counts.sum())
