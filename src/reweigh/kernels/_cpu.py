@@ -251,11 +251,13 @@ def _general(
 ) -> Tensor:
     share, dtype, fields = residue.share, residue.share.dtype, residue.fields
     index, u = target.unsqueeze(1), _upcast(z, link)
-    slope = torch.zeros_like(g_odds)  # a: multiplies the probabilities of all classes
+    slope: Tensor | float = 0.0  # a: multiplies the probabilities of all classes
     entries: list[tuple[Tensor, Tensor]] = []  # (index, value) to add
     for value, name in RIVALS.items():
         if value in given:
-            g = torch.where(fields[value] <= -0.5 * NEVER, 0.0, given[value]).to(dtype)
+            g = given[value].to(dtype)
+            if name == "next_lower":
+                g = torch.where(fields[value] <= -0.5 * NEVER, 0.0, g)
             slope = slope - g
             entries.append((_position(u, target, residue, name), g))
     square = tilt = None
@@ -270,6 +272,7 @@ def _general(
         log_top = _log_top_again(u, target, residue) if log_top is None else log_top
         slope = slope + tilt * (fields["entropy"] + log_top).to(dtype)
     top = _top_gradient(u, target, residue, given)
+    slope = torch.as_tensor(slope, dtype=dtype)
     at_true = g_odds + p * slope
     if tilt is not None:
         distance = (u.gather(1, index) - residue.highest).squeeze(1).clamp(min=-NEVER)

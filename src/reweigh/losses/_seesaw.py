@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, Unpack
 
@@ -21,12 +22,10 @@ def seesaw_cost(evidence: Evidence, state: State, *, p: float, q: float) -> Tens
     """-log softmax(z_j + log S_yj)_y with S = mitigation * compensation, both constants of the gradient."""
     log_all, index = evidence.log_probabilities, evidence.target.unsqueeze(1)
     with torch.no_grad():
-        number_of = state["class_counts"].clamp(min=1).double().log()
-        log_mitigation = p * (number_of.unsqueeze(0) - number_of[evidence.target].unsqueeze(1)).clamp(max=0.0)
-        floor = torch.tensor(SMALLEST_TRUE, dtype=torch.float64, device=log_all.device).log()
-        true = log_all.gather(1, index).double().clamp(min=floor)
-        log_compensation = q * (log_all.double() - true).clamp(min=0.0)
-        log_factor = (log_mitigation + log_compensation).scatter(1, index, 0.0).to(log_all.dtype)
+        log_count = state["class_counts"].clamp(min=1).double().log()
+        log_mitigation = p * (log_count.unsqueeze(0) - log_count[evidence.target].unsqueeze(1)).clamp(max=0.0)
+        true = log_all.gather(1, index).clamp(min=math.log(SMALLEST_TRUE))
+        log_factor = (log_all - true).clamp(min=0.0).mul(q).add(log_mitigation.to(log_all.dtype))
     others = (log_all + log_factor).scatter(1, index, -torch.inf)
     return torch.nn.functional.softplus(others.logsumexp(1) - log_all.gather(1, index).squeeze(1), threshold=torch.inf)
 

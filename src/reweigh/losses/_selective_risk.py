@@ -77,9 +77,9 @@ def binned_weights(evidence: Evidence, counts: Tensor, settings: Binned) -> tupl
     scores = settings.score.value(evidence)
     tau = linear_quantile(scores.detach(), evidence.kept, settings.coverage)
     low = scores < tau
-    below, above = log_below_above(torch.where(low, scores, tau), counts, settings.smoothing)
-    tau_below, _ = log_below_above(tau.unsqueeze(0), counts, settings.smoothing)
-    return minus_log_above(below, above) * torch.exp(-tau_below), tau, scores
+    places = torch.cat([torch.where(low, scores, tau), tau.unsqueeze(0)])
+    below, above = log_below_above(places, counts, settings.smoothing)
+    return minus_log_above(below[:-1], above[:-1]) * torch.exp(-below[-1]), tau, scores
 
 
 def binned_cost(
