@@ -428,6 +428,13 @@ class Loss(nn.Module):
         """The rule's named tensors, as they are now."""
         return {name: getattr(self, name) for name in self._state_names}
 
+    def __getattr__(self, name: str) -> Any:
+        """Buffers, as for every module, and the rule's readings of its state."""
+        rule = self.__dict__.get("rule")
+        if rule is not None and name in rule.readings:
+            return rule.readings[name](self.state())
+        return nn.Module.__getattr__(self, name)
+
     def evidence(self, logits: Tensor, target: Tensor) -> Evidence:
         """The few numbers a row that `observe` needs, as constants: collect them over a validation pass."""
         rule = self.rule

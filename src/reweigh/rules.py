@@ -14,7 +14,7 @@ present labels, one for absent ones), `penalised` (plus a number of the whole ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -50,6 +50,10 @@ class Rule:
     observe: Callable[[Evidence, State], State] | None = None
     observe_needs: tuple[str, ...] = ()
     advance: Callable[[int, State], State] | None = None
+
+    readings: Mapping[str, Callable[[State], Tensor]] = field(
+        default_factory=dict
+    )  # loss.NAME, computed from the state
 
     # what the method does to classes: (K,) tensors computed from the state
     class_weight: Callable[[State], Tensor] | None = None  # applied as a user's class_weight

@@ -6,6 +6,7 @@ To add one, copy `_focal.py`, write its rule, run `reweigh.testing.check_loss` o
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
@@ -19,7 +20,13 @@ def loss(name: str, **settings: Any) -> Loss:
     return registry.get("loss", name)(**settings)
 
 
+# public beside the losses themselves: name -> the file that holds it
+_BESIDE = {"selective_weighing": "_selective_risk"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _BESIDE:
+        return getattr(importlib.import_module(f".{_BESIDE[name]}", __name__), name)
     for entry in registry.entries("loss"):
         if entry.name == name:
             value = entry.load()
@@ -29,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return ["loss", *registry.names("loss")]
+    return ["loss", *_BESIDE, *registry.names("loss")]

@@ -12,7 +12,7 @@ from ..evidence import Evidence
 from ..module import Common, Loss
 from ..registry import register_loss
 from ..rules import Rule, State, choice, number, whole
-from ._confidence_bins import bin_of, bin_statistics, first_edges
+from ._confidence_bins import READINGS, bin_of, bin_statistics, first_edges
 
 
 def adaptive_cost(evidence: Evidence, state: State) -> Tensor:
@@ -85,7 +85,7 @@ def adaptive_focal(
         parity: "official" drops the lowest validation sample and makes its statistics of float32
             probabilities, as the published program does: edges collapse where many confidences round to 1.
 
-    State: `edges` (bins + 1, log-odds), `gammas` (bins). `edges_as_probability(loss)` reads the edges.
+    State: `edges` (bins + 1, log-odds), `gammas` (bins). `loss.edges_as_probability` reads the edges.
 
     Helps calibration on long trainings; on short ones gamma hardly moves. The validation set drives training, so
     judge calibration on other rows.
@@ -115,5 +115,6 @@ def adaptive_focal(
         observes="validation",
         observe=partial(observe_validation, statistics=statistics, **settings),
         observe_needs=("confidence_log_odds", "top"),
+        readings=READINGS,
     )
     return Loss(rule, **common)

@@ -22,9 +22,12 @@ def first_edges(bins: int) -> Tensor:
     return torch.cat([-end, torch.logit(inner), end])
 
 
-def edges_as_probability(loss: torch.nn.Module) -> Tensor:
-    """The edges of an adaptive loss, read as probabilities."""
-    return torch.sigmoid(loss.edges.double())
+def edges_as_probability(state: State) -> Tensor:
+    """The edges, read as probabilities."""
+    return torch.sigmoid(state["edges"].double())
+
+
+READINGS = {"edges_as_probability": edges_as_probability}
 
 
 def bin_of(log_odds: Tensor, edges: Tensor) -> Tensor:
