@@ -151,7 +151,7 @@ def _class_sums(predictions: Predictions, cut: Binning) -> Tensor:
         value = block.reshape(-1)[place].double()
         cell = column * cut.bins + width_members(value, cut.bins, closed=cut.closed)
         weight = torch.ones(len(block), dtype=torch.float64, device=device) if weights is None else weights[rows]
-        small = block.double().masked_fill_(above, 0.0)
+        small = block.double().masked_fill(above, 0.0)
         low[1] += weight @ small
         heavy = weight[row]
         high[0] += torch.bincount(cell, weights=heavy, minlength=len(high[0]))

@@ -70,11 +70,12 @@ def fit_logistic(x: Tensor, y: Tensor, weight: Tensor) -> tuple[float, float]:
         curvature = design.T @ ((weight * p * (1 - p)).unsqueeze(1) * design)
         step = torch.linalg.solve(curvature + 1e-14 * curvature.trace() * torch.eye(2).to(curvature), gradient)
         size = 1.0
-        while size > 1e-10 and cost(beta - size * step) > value:
+        # near the optimum the cost cannot tell steps apart any more, and Newton's are right
+        while size > 1e-10 and cost(beta - size * step) > value + 1e-12 * abs(value):
             size /= 2
         beta = beta - size * step
         value = cost(beta)
-        if float((size * step).abs().max()) <= 1e-14 * max(1.0, float(beta.abs().max())):
+        if float(step.abs().max()) <= 1e-15 * max(1.0, float(beta.abs().max())):
             break
     slope = float(beta[0] / scale)
     return slope, float(beta[1]) - slope * float(centre)
