@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 # in the order in which help lists them; the file of `kedro-init` is `verbs/kedro_init.py`
-VERBS = ("list", "show", "doctor")
+VERBS = ("list", "show", "doctor", "inspect", "convert", "evaluate", "calibrate", "apply", "export", "compare")
 
 ABOUT = """Reweighted losses, and confidence you can check, repair and ship.
 

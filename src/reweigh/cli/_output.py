@@ -39,3 +39,12 @@ def show(result: Any, *, as_json: bool) -> None:
         typer.echo(json.dumps(plain(result), ensure_ascii=False, indent=2, allow_nan=False))
     else:
         typer.echo(str(result).rstrip("\n"))
+
+
+def save_json(result: Any, path: str) -> None:
+    """The result as a JSON file that appears whole or not at all."""
+    from ..files import replacing
+
+    text = json.dumps(plain(result), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    with replacing(path) as handle:
+        handle.write(text.encode("utf-8"))

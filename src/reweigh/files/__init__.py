@@ -6,9 +6,27 @@ function under `@register_format(NAME, endings=(...))` that returns a `Format`.
 
 from __future__ import annotations
 
-from ._open import batches, open
+from ._describe import describe
+from ._limits import free_memory
+from ._open import batches, open, plan
+from ._plan import Plan, merge_seen
 from ._recorder import Recorder, record
+from ._replace import replacing
 from ._save import save
 from ._source import Format, Source
 
-__all__ = ["Format", "Recorder", "Source", "batches", "open", "record", "save"]
+__all__ = [
+    "Format",
+    "Plan",
+    "Recorder",
+    "Source",
+    "batches",
+    "describe",
+    "free_memory",
+    "merge_seen",
+    "open",
+    "plan",
+    "record",
+    "replacing",
+    "save",
+]

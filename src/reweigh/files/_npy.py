@@ -38,9 +38,8 @@ def _open(path: Path, options: Mapping[str, Any]) -> Source:
 
 
 def _named_files(options: Mapping[str, Any]) -> list[str]:
-    return [
-        value for value in options.values() if isinstance(value, (str, os.PathLike)) and str(value).endswith(".npy")
-    ]
+    words = [os.fspath(value) for value in options.values() if isinstance(value, (str, os.PathLike))]
+    return [word for word in words if word.endswith(".npy")]
 
 
 def siblings(path: Path) -> dict[str, Path]:

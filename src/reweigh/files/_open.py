@@ -1,4 +1,4 @@
-"""`open` and `batches`: predictions from wherever they are, whole or in pieces."""
+"""`open`, `batches` and `plan`: predictions from wherever they are, whole, in pieces, or shard by shard."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from . import _repeats
 from ._assemble import assemble
 from ._names import GIVEN, Choice, ColumnNames, choice, resolve
 from ._places import Opened, opened
+from ._plan import Plan, Seen, plan_of
+from ._shards import check_same_form
 from ._source import Source, Wanted
 from ._tables import column
 
@@ -34,12 +36,10 @@ def open(source: Any, **columns: Unpack[ColumnNames]) -> Predictions:
     >>> len(table), table.classes, table.predicted.tolist()
     (2, 2, [1, 0])
     """
-    keywords, arrays = _split(columns)
-    chosen = choice(keywords)
-    found = _with_arrays(opened(source, chosen), arrays)
+    found, chosen = prepared(source, columns)
     tables = [_whole(one, chosen) for one in found.sources]
-    for label, table in zip((one.label for one in found.sources), tables, strict=True):
-        check_same_form(tables[0], table, found.sources[0].label, label)
+    for one, table in zip(found.sources, tables, strict=True):
+        check_same_form(tables[0], table, found.sources[0].label, one.label)
     if found.recorded and tables[0].ids is not None:
         twice = _repeats.repeated(_repeats.hashes(table.ids) for table in tables)
         tables = list(_repeats.once(tables, twice, found.label))
@@ -58,90 +58,32 @@ def batches(source: Any, *, rows: int = DEFAULT_ROWS, **columns: Unpack[ColumnNa
     """
     if rows < 1:
         raise InputError(f"reading batches: got rows={rows}, expected at least 1.")
+    found, chosen = prepared(source, columns)
+    return _stream(plan_of(found, chosen, rows), rows)
+
+
+def plan(source: Any, **columns: Unpack[ColumnNames]) -> Plan:
+    """The shards behind a source and which of their rows count, for whoever reads them one by one."""
+    found, chosen = prepared(source, columns)
+    return plan_of(found, chosen, DEFAULT_ROWS)
+
+
+def _stream(planned: Plan, rows: int) -> Iterator[Predictions]:
+    seen: Seen = {}
+    for shard in range(len(planned)):
+        yield from planned.batches(shard, rows, seen)
+
+
+def prepared(source: Any, columns: Mapping[str, Any]) -> tuple[Opened, Choice]:
+    """The sources and the keywords, read."""
     keywords, arrays = _split(columns)
     chosen = choice(keywords)
-    found = _with_arrays(opened(source, chosen), arrays)
-    return _stream(found, chosen, rows)
-
-
-def _stream(found: Opened, chosen: Choice, rows: int) -> Iterator[Predictions]:
-    def every() -> Iterator[Predictions]:
-        first = None
-        for source in found.sources:
-            for table in _pieces(source, chosen, rows):
-                first = first or (table, source.label)
-                check_same_form(first[0], table, first[1], source.label)
-                yield table
-
-    roles = resolve(found.sources[0].columns, chosen, found.sources[0].label)
-    if "id" not in roles.columns:
-        yield from every()
-        return
-
-    def ids() -> Iterator[numpy.ndarray]:
-        for source in found.sources:
-            yield from _ids(source, chosen, rows)
-
-    twice = _repeats.repeated(_repeats.hashes(part) for part in ids())
-    yield from (
-        _repeats.once(every(), twice, found.label) if found.recorded else _unrepeated(every(), twice, found.label)
-    )
-
-
-def _ids(source: Source, chosen: Choice, rows: int) -> Iterator[numpy.ndarray]:
-    """The ids alone: only their column is read."""
-    name = resolve(source.columns, chosen, source.label).columns["id"][0]
-    for columns in source.batches({name: "text"}, rows):
-        yield columns[name].reshape(-1)
-
-
-def _unrepeated(tables: Iterator[Predictions], twice: numpy.ndarray, label: str) -> Iterator[Predictions]:
-    """Tables of which no id comes again in another."""
-    seen: dict[Any, int] = {}
-    before = 0
-    for table in tables:
-        for place in numpy.flatnonzero(numpy.isin(_repeats.hashes(table.ids), twice)) if len(twice) else ():
-            name = _repeats.plain_id(table.ids, int(place))
-            if name in seen:
-                raise InputError(
-                    f"opening {label}: the id {name!r} is in rows {seen[name]} and {before + int(place)}, expected ids that occur once."
-                )
-            seen[name] = before + int(place)
-        before += len(table)
-        yield table
+    return _with_arrays(opened(source, chosen), arrays), chosen
 
 
 def _whole(source: Source, chosen: Choice) -> Predictions:
     roles = resolve(source.columns, chosen, source.label)
     return assemble(source.read(roles.wanted()), roles, chosen, source.manifest, source.label)
-
-
-def _pieces(source: Source, chosen: Choice, rows: int) -> Iterator[Predictions]:
-    """Batches of one source; a message counts its rows from the beginning of the batch, and says where that is."""
-    roles = resolve(source.columns, chosen, source.label)
-    before = 0
-    for columns in source.batches(roles.wanted(), rows):
-        label = source.label if not before else f"{source.label}, from row {before} on"
-        table = assemble(columns, roles, chosen, source.manifest, label)
-        before += len(table)
-        yield table
-
-
-def check_same_form(first: Predictions, other: Predictions, first_label: str, label: str) -> None:
-    """Shards of one table mean the same; the message names the two files."""
-    for name in ("kind", "head", "target_form", "classes", "class_names"):
-        mine, theirs = getattr(first, name), getattr(other, name)
-        if mine != theirs:
-            raise InputError(
-                f"opening {label}: its {name.replace('_', ' ')} is {theirs!r}, in {first_label} it is {mine!r}. Shards must agree."
-            )
-    for name in ("weights", "ids"):
-        if (getattr(first, name) is None) != (getattr(other, name) is None):
-            raise InputError(f"opening {label}: only one of it and {first_label} has {name}. Shards must agree.")
-    if set(first.groups or {}) != set(other.groups or {}):
-        raise InputError(
-            f"opening {label}: its groups are {sorted(other.groups or {})}, in {first_label} {sorted(first.groups or {})}."
-        )
 
 
 def _split(columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -171,11 +113,24 @@ def _with_arrays(found: Opened, arrays: Mapping[str, Any]) -> Opened:
         return {**(source.read(own) if own else {}), **{name: extra[name] for name in wanted if name in extra}}
 
     def pieces(wanted: Wanted, rows: int) -> Iterator[dict[str, Any]]:
+        own = {name: kind for name, kind in wanted.items() if name not in extra}
         start = 0
-        for part in source.batches({name: kind for name, kind in wanted.items() if name not in extra}, rows):
+        for part in source.batches(own or {next(iter(source.columns)): "number"}, rows):
             stop = start + len(next(iter(part.values())))
-            yield {**part, **{name: extra[name][start:stop] for name in wanted if name in extra}}
+            yield {
+                **{name: part[name] for name in own},
+                **{name: extra[name][start:stop] for name in wanted if name in extra},
+            }
             start = stop
+        _check_rows(source.label, extra, wanted, start)
 
     columns = {**source.columns, **dict.fromkeys(extra, GIVEN)}
     return Opened([replace(source, columns=columns, read=read, batches=pieces)])
+
+
+def _check_rows(label: str, extra: Mapping[str, Any], wanted: Wanted, rows: int) -> None:
+    for name in wanted:
+        if name in extra and len(extra[name]) != rows:
+            raise InputError(
+                f"opening {label}: it has {rows} rows, and {name.removesuffix('=')} was given with {len(extra[name])}."
+            )

@@ -102,21 +102,26 @@ def once(tables: Iterable[Predictions], twice: numpy.ndarray, label: str) -> Ite
             continue
         keep = numpy.ones(len(table), bool)
         for place in map(int, numpy.flatnonzero(numpy.isin(hashes(table.ids), twice))):
-            name, content = plain_id(table.ids, place), _content(table, place)
+            name, found = plain_id(table.ids, place), content(table, place)
             if name not in seen:
-                seen[name] = content
+                seen[name] = found
                 continue
             keep[place] = False
-            differing = next((part for part in content if not _alike(content[part], seen[name].get(part))), None)
-            if differing:
-                raise InputError(
-                    f"opening {label}: the id {name!r} was recorded twice with different {differing}, expected the same "
-                    "row or none. Are two samples called the same, or two models recorded together?"
-                )
+            check_alike(name, seen[name], found, label)
         yield table if keep.all() else table.take(keep)
 
 
-def _content(table: Predictions, row: int) -> dict[str, numpy.ndarray]:
+def check_alike(name: Any, first: dict[str, numpy.ndarray], second: dict[str, numpy.ndarray], label: str) -> None:
+    """Another content under the same id is an error; rounding is not another content."""
+    differing = next((part for part in second if not _alike(second[part], first.get(part))), None)
+    if differing:
+        raise InputError(
+            f"opening {label}: the id {name!r} was recorded twice with different {differing}, expected the same "
+            "row or none. Are two samples called the same, or two models recorded together?"
+        )
+
+
+def content(table: Predictions, row: int) -> dict[str, numpy.ndarray]:
     """One row of every column but the id."""
     found = {table.kind: table.scores, "correct": table.correct, "target": table.targets, "weight": table.weights}
     found |= {f"group {name}": values for name, values in (table.groups or {}).items()}

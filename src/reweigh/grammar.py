@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, need
+from .errors import InputError, need
 
 MOST_BYTES = 16 << 20  # of an @file; settings are small, and YAML is read as a whole
 
