@@ -79,4 +79,5 @@ def dual_focal(
     gamma = number("dual_focal", "gamma", gamma, low=0.0)
     log_rival, field = choice("dual_focal", "variant", variant, VARIANTS)
     cost = weighted(partial(dual_weight, gamma=gamma, log_rival=log_rival), log_loss, detached=detached)
-    return Loss(Rule("dual_focal", cost, needs=("log_p", "log_miss", field)), **common)
+    rule = Rule("dual_focal", cost, needs=("log_p", "log_miss", field), holds_constants=detached)
+    return Loss(rule, **common)

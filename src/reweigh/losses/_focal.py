@@ -46,4 +46,5 @@ def focal(*, gamma: float = 2.0, alpha: Any = None, detached: bool = False, **co
     """
     gamma = number("focal", "gamma", gamma, low=0.0)
     cost = weighted(partial(focal_weight, gamma=gamma), log_loss, detached=detached)
-    return Loss(with_alpha(Rule("focal", cost, needs=("log_p", "log_miss")), alpha), **common)
+    rule = Rule("focal", cost, needs=("log_p", "log_miss"), holds_constants=detached)
+    return Loss(with_alpha(rule, alpha), **common)

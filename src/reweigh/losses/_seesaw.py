@@ -27,7 +27,7 @@ def seesaw_cost(evidence: Evidence, state: State, *, p: float, q: float) -> Tens
         true = log_all.gather(1, index).clamp(min=math.log(SMALLEST_TRUE))
         log_factor = (log_all - true).clamp(min=0.0).mul(q).add(log_mitigation.to(log_all.dtype))
     others = (log_all + log_factor).scatter(1, index, -torch.inf)
-    return torch.nn.functional.softplus(others.logsumexp(1) - log_all.gather(1, index).squeeze(1), threshold=torch.inf)
+    return -torch.nn.functional.logsigmoid(log_all.gather(1, index).squeeze(1) - others.logsumexp(1))
 
 
 def _static(*, class_counts: Tensor) -> dict[str, Tensor]:
