@@ -21,6 +21,7 @@ from torch.nn.functional import logsigmoid
 
 NEVER = 1e30  # log-probability -NEVER: finite, and exp gives 0
 BLOCK = 262_144  # elements worked on at a time where a temporary is needed
+NEAR = 64.0  # up to this size float32 logits may be shifted as they are: log-odds are right to 4e-6
 SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-290}
 SIMPLE = {"log_odds", "log_p", "log_miss", "sum_other_p_squared"}
 RIVALS = {"log_rival": "rival", "log_next_lower": "next_lower", "log_second": "second"}
@@ -59,13 +60,31 @@ def _joined(share: Tensor, part: Callable[[slice], Tensor]) -> Tensor:
 
 
 def _upcast(z: Tensor, link: Any) -> Tensor:
+    """z * scale + offset, at least float32; where that would round log-odds visibly, in float64 less the row's largest."""
     u = z if z.dtype in SMALLEST else z.float()
+    if link.scale is None and link.offset is None:
+        return u
     tail = [1] * (z.dim() - 2)
-    if link.scale is not None:
-        u = u * link.scale.to(u.dtype).view(-1, *tail)
-    if link.offset is not None:
-        u = u + link.offset.to(u.dtype).view(-1, *tail)
-    return u
+    scale = None if link.scale is None else link.scale.to(torch.float64).view(-1, *tail)
+    offset = None if link.offset is None else link.offset.to(torch.float64).view(-1, *tail)
+    if u.dtype == torch.float64 or _shifted_size(u, scale, offset) <= NEAR:
+        u = u if scale is None else u * scale.to(u.dtype)
+        return u if offset is None else u + offset.to(u.dtype)
+    found = torch.empty_like(u)
+    for block in _blocks(u):
+        wide = u[block].double()
+        wide = wide if scale is None else wide.mul_(scale)
+        wide = wide if offset is None else wide.add_(offset)
+        found[block] = wide.sub_(wide.amax(1, keepdim=True))
+    return found
+
+
+def _shifted_size(u: Tensor, scale: Tensor | None, offset: Tensor | None) -> float:
+    """A bound of |u * scale + offset| over the open classes; infinite or NaN where the logits are."""
+    low, high = torch.aminmax(u)
+    size = max(-low.item(), high.item()) if low.item() == low.item() else float("inf")
+    size *= 1.0 if scale is None else float(scale.abs().max())
+    return size if offset is None else size + float(offset.where(offset > -torch.inf, 0.0).abs().max())
 
 
 def softmax_forward(z: Tensor, target: Tensor, link: Any) -> tuple[dict[str, Tensor], Residue]:
@@ -84,18 +103,21 @@ def softmax_forward(z: Tensor, target: Tensor, link: Any) -> tuple[dict[str, Ten
     true = share.gather(1, index)
     share.scatter_(1, index, 0.0)
     true, rest = true.squeeze(1), share.sum(1)
-    smaller, odd = torch.minimum(true, rest), None
+    smaller, odd, unit = torch.minimum(true, rest), None, None
     if smaller.min().item() >= SMALLEST[u.dtype]:
         log_odds = torch.log(true / rest)
     else:  # also for NaN
         odd = ~(smaller >= SMALLEST[u.dtype])
         log_odds = torch.where(odd, 0.0, torch.log(true) - torch.log(rest))
+        if SIMPLE.issuperset(needs):
+            unit = _extreme_rows(u, index, share, true, rest, log_odds, odd)
+            odd = odd if bool(odd.any()) else None
     fields = {"log_odds": log_odds}
     if "log_p" in needs:
         fields["log_p"] = logsigmoid(log_odds)
     if "log_miss" in needs:
         fields["log_miss"] = logsigmoid(-log_odds)
-    residue = Residue(share, None, true, rest, log_odds, odd, highest, top, fields)
+    residue = Residue(share, unit, true, rest, log_odds, odd, highest, top, fields)
     if precise:
         _count_from_top(u, index, residue)
     if highest is not None:
@@ -110,6 +132,40 @@ def softmax_forward(z: Tensor, target: Tensor, link: Any) -> tuple[dict[str, Ten
         _mend(z, target, link, fields, odd)
     residue.fields = fields
     return fields, residue
+
+
+def _extreme_rows(
+    u: Tensor, index: Tensor, share: Tensor, true: Tensor, rest: Tensor, log_odds: Tensor, odd: Tensor
+) -> Tensor | None:
+    """Serve hopeless and certain rows after all, in place; what is left in `odd` is masked to one class, or not finite.
+
+    Hopeless: the others' shares stand, only log(share of y) is taken from the logits. Certain: the others are
+    normalised among themselves, and `unit` (returned if there are any) turns their shares into probabilities.
+    """
+    limit = SMALLEST[u.dtype]
+    hopeless = odd & (true < limit) & (rest > 0.5)
+    if bool(hopeless.any()):
+        distance = (u.gather(1, index) - u.amax(1, keepdim=True)).squeeze(1)
+        exact = distance + torch.log(share.amax(1)) - torch.log(rest)
+        hopeless = hopeless & torch.isfinite(exact)
+        log_odds.copy_(torch.where(hopeless, exact, log_odds))
+        odd &= ~hopeless
+    certain = odd & (rest < limit) & (true > 0.5)
+    if not bool(certain.any()):
+        return None
+    rows = u.movedim(1, -1)[certain]  # (m, K)
+    chosen = index.squeeze(1)[certain].unsqueeze(1)
+    others = rows.scatter(1, chosen, -torch.inf)
+    highest = others.amax(1, keepdim=True)
+    others = torch.softmax(others, 1)
+    exact = (rows.gather(1, chosen) - highest).squeeze(1) + torch.log(others.amax(1))
+    fine = torch.isfinite(exact)
+    certain[certain.clone()] = fine
+    share.movedim(1, -1)[certain] = others[fine]
+    rest[certain] = 1.0
+    log_odds[certain] = exact[fine]
+    odd &= ~certain
+    return torch.where(certain, torch.sigmoid(-log_odds), 1.0)
 
 
 def _mend(z: Tensor, target: Tensor, link: Any, fields: dict[str, Tensor], odd: Tensor) -> None:
@@ -222,7 +278,7 @@ def softmax_backward(z: Tensor, target: Tensor, link: Any, residue: Residue, giv
     index = target.unsqueeze(1)
     p = torch.sigmoid(residue.log_odds)
     g_odds = _odds_gradient(residue.log_odds, p, given)
-    if SIMPLE.issuperset(link.needs) and "sum_other_p_squared" not in given:
+    if "sum_other_p_squared" not in given and SIMPLE.issuperset(link.needs):
         gradient = residue.share.mul_((-g_odds / residue.rest).unsqueeze(1))
         gradient.scatter_(1, index, g_odds.unsqueeze(1))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, Unpack
 
@@ -12,24 +13,28 @@ from ..evidence import Evidence
 from ..module import Common, Loss
 from ..registry import register_loss
 from ..rules import Rule, State, choice, number, whole
-from ._confidence_bins import READINGS, bin_of, bin_statistics, first_edges
+from ._confidence_bins import LARGEST_GAMMA, READINGS, bin_of, bin_statistics, first_edges, rounded_bin_of
+from ._inverse_focal import HIGHEST_SOUND_GAMMA
+
+LARGEST_EXPONENT = 700.0  # of one update: beyond it a gamma is at its bound whatever it was
+LOWEST_GAMMA = -100.0  # (1 + p)^100 is the most that float32 costs bear
 
 
-def adaptive_cost(evidence: Evidence, state: State) -> Tensor:
+def adaptive_cost(evidence: Evidence, state: State, *, place: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """(1 - p)^gamma (-log p) where the bin's gamma is positive, (1 + p)^|gamma| (-log p) where it is negative."""
-    gamma = state["gammas"][bin_of(evidence.log_odds, state["edges"])].to(evidence.log_p.dtype)
-    focal = gamma.clamp(min=0.0) * evidence.log_miss
-    inverse = (-gamma).clamp(min=0.0) * torch.log1p(torch.exp(evidence.log_p))
-    return torch.exp(focal + inverse) * -evidence.log_p
+    gamma = state["gammas"][place(evidence.log_odds, state["edges"])].to(evidence.log_p.dtype)
+    log_base = torch.where(gamma > 0, evidence.log_miss, torch.log1p(torch.exp(evidence.log_p)))
+    return torch.exp(gamma.abs() * log_base) * -evidence.log_p
 
 
 def next_gammas(
     gammas: Tensor, gaps: Tensor, *, scale: float, gamma_max: float, gamma_min: float, switch: float
 ) -> Tensor:
     """gamma exp(+-scale gap), thrown to the other branch when it comes closer to 0 than `switch`, then bounded."""
-    grown = gammas * torch.exp(torch.where(gammas > 0, scale, -scale) * gaps)
+    exponent = torch.where(gammas > 0, scale, -scale) * gaps
+    grown = gammas * torch.exp(exponent.clamp(max=LARGEST_EXPONENT))
     crossed = torch.where(grown > 0, -switch, switch)
-    return torch.where(grown.abs() < switch, crossed, grown).clamp(gamma_min, gamma_max)
+    return torch.where(grown.abs() < switch, crossed, grown).clamp(gamma_min, min(gamma_max, LARGEST_GAMMA))
 
 
 def observe_validation(
@@ -81,9 +86,11 @@ def adaptive_focal(
     Settings:
         scale: the paper's lambda, above 0 (default 1; larger adapts faster in short trainings).
         bins: at least 2 (default 15, the paper). gamma_start: first gamma (default 1).
-        gamma_max, gamma_min: bounds (defaults 20, or infinity, and -2). switch: (default 0.2).
-        parity: "official" drops the lowest validation sample and makes its statistics of float32
-            probabilities, as the published program does: edges collapse where many confidences round to 1.
+        gamma_max: upper bound, at least 0, infinity included (default 20).
+        gamma_min: lower bound, from -100 to 0 (default -2; below -3.5911 the gradient can reward errors).
+        switch: the paper's S_th (default 0.2).
+        parity: "official" drops the lowest validation sample and works with float32 probabilities, as the
+            published program does: edges collapse where many confidences round to 1.
 
     State: `edges` (bins + 1, log-odds), `gammas` (bins). `loss.edges_as_probability` reads the edges.
 
@@ -98,23 +105,23 @@ def adaptive_focal(
     """
     name = "adaptive_focal"
     settings = {
-        "scale": number(name, "scale", scale, low=0.0, above=True),
-        "switch": number(name, "switch", switch, low=0.0),
+        "scale": number(name, "scale", scale, low=0.0, high=1e6, above=True),
+        "switch": number(name, "switch", switch, low=0.0, high=1e6),
         "gamma_max": number(name, "gamma_max", gamma_max, low=0.0),
-        "gamma_min": number(name, "gamma_min", gamma_min, high=0.0),
+        "gamma_min": number(name, "gamma_min", gamma_min, low=LOWEST_GAMMA, high=0.0),
     }
-    statistics = partial(
-        bin_statistics, parity=choice(name, "parity", parity, {"ours": "ours", "official": "official"})
-    )
+    place = choice(name, "parity", parity, {"ours": bin_of, "official": rounded_bin_of})
+    statistics = partial(bin_statistics, parity=parity)
     start = number(name, "gamma_start", gamma_start, low=settings["gamma_min"], high=settings["gamma_max"])
     rule = Rule(
         name,
-        adaptive_cost,
+        partial(adaptive_cost, place=place),
         needs=("log_p", "log_miss", "log_odds"),
         init=partial(initial_state, bins=whole(name, "bins", bins, low=2), gamma=start),
         observes="validation",
         observe=partial(observe_validation, statistics=statistics, **settings),
         observe_needs=("confidence_log_odds", "top"),
         readings=READINGS,
+        rewards_errors=settings["gamma_min"] < -HIGHEST_SOUND_GAMMA,
     )
     return Loss(rule, **common)

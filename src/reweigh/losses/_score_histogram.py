@@ -3,8 +3,8 @@
     G(s) = (1/N) sum_m h_m sigma((s - c_m) / nu),   c_m the bin centres, N = sum h.
 
 Only sums of positive terms are taken, of G and of 1 - G separately, so neither end cancels. Up to
-`DIRECT` scores the sum is evaluated for each; beyond, on a fixed grid of knots that cubic Hermite pieces
-connect, with an error below 2e-10 at any data.
+`DIRECT` scores the sum is evaluated for each, between logarithms where a term could underflow; beyond, on a
+fixed grid of knots that cubic Hermite pieces connect, with an error below 2e-10 at any data.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 DIRECT = 4096
+LARGEST_STEP = 600.0  # exp(-600) is far from the smallest float64
 KNOTS_PER_STEP = 40  # knots within one smoothing width: error .128 / 384 / 40^4
 
 
@@ -33,40 +34,59 @@ def log_below_above(scores: Tensor, counts: Tensor, smoothing: float) -> tuple[T
     return _by_knots(scores, counts, smoothing)
 
 
+def _centres(counts: Tensor) -> Tensor:
+    return (torch.arange(len(counts), device=counts.device, dtype=torch.float64) + 0.5) / len(counts)
+
+
 def _direct(scores: Tensor, counts: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    bins = len(counts)
-    centres = (torch.arange(bins, device=scores.device, dtype=torch.float64) + 0.5) / bins
-    log_counts = torch.log(counts / counts.sum().clamp(min=1e-300))
-    steps = (scores.unsqueeze(-1) - centres) / smoothing  # (n, bins)
-    below = torch.logsumexp(log_counts + logsigmoid(steps), -1)
-    above = torch.logsumexp(log_counts + logsigmoid(-steps), -1)
+    share = counts / counts.sum().clamp(min=1e-300)
+    steps = (scores.unsqueeze(-1) - _centres(counts)) / smoothing  # (n, bins)
+    if 1.0 / smoothing < LARGEST_STEP:  # no exponential can underflow
+        return torch.log(torch.sigmoid(steps) @ share), torch.log(torch.sigmoid(-steps) @ share)
+    log_share = torch.log(share)
+    below = torch.logsumexp(log_share + logsigmoid(steps), -1)
+    above = torch.logsumexp(log_share + logsigmoid(-steps), -1)
     return below, above
 
 
+def smoothed_distribution(scores: Tensor, counts: Tensor, smoothing: float) -> Tensor:
+    """G(s) for (n,) float64 scores by the knots, whatever n: O(n), where the plain sum is O(n bins)."""
+    below, _, slope, pieces = _knots(counts, smoothing)
+    return _connect(scores, _pieces(below, slope), pieces)
+
+
 def _by_knots(scores: Tensor, counts: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    pieces = math.ceil(KNOTS_PER_STEP / smoothing)
-    grid = torch.arange(pieces + 1, device=scores.device, dtype=torch.float64) / pieces
-    bins = len(counts)
-    share = counts / counts.sum().clamp(min=1e-300)
-    steps = (
-        grid.unsqueeze(1) - (torch.arange(bins, device=scores.device, dtype=torch.float64) + 0.5) / bins
-    ) / smoothing
-    below, above = torch.sigmoid(steps), torch.sigmoid(-steps)  # (pieces + 1, bins)
-    slope = (below * above) @ share / (smoothing * pieces)  # per piece
-    with torch.no_grad():
-        place = (scores * pieces).floor().long().clamp(0, pieces - 1)
-    t = scores * pieces - place
-    rise = slope[place], slope[place + 1]
-
-    def connect(knots: Tensor, sign: float) -> Tensor:
-        left, right = knots[place], knots[place + 1]
-        bend = (1 - t) * t * ((1 - t) * sign * rise[0] - t * sign * rise[1])
-        return left * (1 + 2 * t) * (1 - t) ** 2 + right * t * t * (3 - 2 * t) + bend
-
+    below, above, slope, pieces = _knots(counts, smoothing)
     tiny = torch.finfo(torch.float64).tiny
-    return torch.log(connect(below @ share, 1.0).clamp(min=tiny)), torch.log(
-        connect(above @ share, -1.0).clamp(min=tiny)
-    )
+    low = _connect(scores, _pieces(below, slope), pieces)
+    high = _connect(scores, _pieces(above, -slope), pieces)
+    return torch.log(low.clamp(min=tiny)), torch.log(high.clamp(min=tiny))
+
+
+def _knots(counts: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor, int]:
+    """G, 1 - G and the slope of G a piece at the ends of equal pieces of [0, 1]."""
+    pieces = math.ceil(KNOTS_PER_STEP / smoothing)
+    grid = torch.arange(pieces + 1, device=counts.device, dtype=torch.float64) / pieces
+    share = counts / counts.sum().clamp(min=1e-300)
+    steps = (grid.unsqueeze(1) - _centres(counts)) / smoothing
+    below, above = torch.sigmoid(steps), torch.sigmoid(-steps)  # (pieces + 1, bins)
+    return below @ share, above @ share, (below * above) @ share / (smoothing * pieces), pieces
+
+
+def _connect(scores: Tensor, cubics: tuple[Tensor, ...], pieces: int) -> Tensor:
+    """The cubic pieces at the scores; differentiable in them."""
+    with torch.no_grad():
+        place = (scores * pieces).long().clamp(0, pieces - 1)
+    t = scores * pieces - place
+    c0, c1, c2, c3 = (coefficient.take(place) for coefficient in cubics)
+    return ((c3 * t + c2) * t + c1) * t + c0
+
+
+def _pieces(value: Tensor, slope: Tensor) -> tuple[Tensor, ...]:
+    """The four coefficients of the cubic that meets value and slope at both ends of each piece, (pieces,) each."""
+    left, right, rise, fall = value[:-1], value[1:], slope[:-1], slope[1:]
+    step = right - left
+    return left, rise, 3 * step - 2 * rise - fall, rise + fall - 2 * step
 
 
 def minus_log_above(log_below: Tensor, log_above: Tensor) -> Tensor:
