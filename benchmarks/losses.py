@@ -145,7 +145,7 @@ def settings_of(name: str, classes: int) -> dict:
         "seesaw": counts,
         "equalization": {"num_classes": classes},
         "deferred": {"loss": reweigh.loss("cross_entropy"), **counts},
-        **{name: counts for name in ("class_balanced", "margin_aware", "logit_adjusted", "balanced_softmax", "vector_scaling", "distribution_balanced")},
+        **dict.fromkeys(("class_balanced", "margin_aware", "logit_adjusted", "balanced_softmax", "vector_scaling", "distribution_balanced"), counts),
     }.get(name, {})  # fmt: skip
 
 
