@@ -6,7 +6,10 @@ once unless autograd keeps them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from .errors import bad_input
 
@@ -27,7 +30,7 @@ def laplace_pair_sum(position: Tensor, value: Tensor, *, width: float) -> Tensor
     if len(value) == 0:
         return value.sum()
     place = (position - position[0]) / width
-    stretch = (place / 300).floor()
+    stretch = (place.detach() / 300).floor()
     numbers, sizes = torch.unique_consecutive(stretch, return_counts=True)
     below, carried, last = value.new_zeros(()), value.new_zeros(()), float(numbers[0]) * 300
     for start, x, v in zip(
@@ -55,23 +58,41 @@ def _blocks(rows: int):
         yield start, min(start + size, rows)
 
 
-def _without_itself(log_kernel: Tensor, start: int) -> Tensor:
-    """(b, n) weights that sum to one in each row, the row itself left out."""
+def in_blocks(part: Callable[..., Tensor], rows: int, *tensors: Tensor) -> list[Tensor]:
+    """part(start, stop, *tensors) of every block of rows. The backward pass computes a block again instead of keeping
+    it, so that n x n numbers never exist at once; torch.func cannot, and keeps them."""
+    blocks = list(_blocks(rows))
+    again = len(blocks) > 1 and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+    if again:
+        return [checkpoint(part, *block, *tensors, use_reentrant=False) for block in blocks]
+    return [part(*block, *tensors) for block in blocks]
+
+
+def _without_itself(log_kernel: Tensor, start: int, kept: Tensor | None = None) -> Tensor:
+    """(b, n) weights that sum to one in each row, the row itself and rows that do not count left out."""
+    least = torch.finfo(log_kernel.dtype).min / 2  # exp gives 0, and a row without any other stays finite
     own = torch.arange(len(log_kernel), device=log_kernel.device)
-    return torch.softmax(log_kernel.index_put((own, own + start), log_kernel.new_tensor(float("-inf"))), dim=1)
+    log_kernel = log_kernel.index_put((own, own + start), log_kernel.new_tensor(least))
+    return torch.softmax(log_kernel if kept is None else torch.where(kept, log_kernel, least), dim=1)
 
 
-def dirichlet_regression(log_p: Tensor, outcome: Tensor, *, bandwidth: float) -> Tensor:
+def dirichlet_regression(
+    log_p: Tensor, outcome: Tensor, *, bandwidth: float, kept: Tensor | None = None
+) -> Tensor:
     """(n, K) mean outcome of the other rows, weighted by Dirichlet kernels around their probabilities.
 
-    log k_ji = sum_c (a_ic - 1) log p_jc - log B(a_i), a_i = p_i / bandwidth + 1. `log_p` and `outcome` are (n, K).
+    log k_ji = sum_c (a_ic - 1) log p_jc - log B(a_i), a_i = p_i / bandwidth + 1. `log_p` and `outcome` are (n, K);
+    `kept` (n,) names the rows that count as others.
     """
     checked_bandwidth(bandwidth, len(log_p))
     log_p = log_p.clamp(min=LEAST_LOG)
     shape = log_p.exp() / bandwidth  # a - 1
     log_beta = torch.lgamma(shape + 1).sum(1) - torch.lgamma(shape.sum(1) + shape.shape[1])
-    parts = [_without_itself(log_p[i:j] @ shape.T - log_beta, i) @ outcome for i, j in _blocks(len(log_p))]
-    return torch.cat(parts)
+
+    def part(start: int, stop: int, log_p: Tensor, shape: Tensor, log_beta: Tensor) -> Tensor:
+        return _without_itself(log_p[start:stop] @ shape.T - log_beta, start, kept) @ outcome
+
+    return torch.cat(in_blocks(part, len(log_p), log_p, shape, log_beta))
 
 
 def beta_regression(log_p: Tensor, log_rest: Tensor, outcome: Tensor, *, bandwidth: float) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from ..errors import unknown_name
 from ..predictions import Predictions
 from ..registry import register_metric
-from ._classes import class_number, each_class, summarised
+from ._classes import chosen_class, each_class, summarised
 from ._intervals import normal_quantile
 from ._ranking import Ranked, ranked_by
 from ._risk import decision_weights
@@ -65,7 +65,7 @@ def _interval(
         return None
     if predictions.target_form == "soft":
         return None
-    chosen = None if positive is None else class_number(predictions, positive)
+    chosen = chosen_class(predictions, positive)
     pairs, _ = each_class(
         predictions,
         lambda ranked, happened, _: (roc_area(ranked, happened), delong_variance(ranked, happened)),
@@ -107,6 +107,6 @@ def area_under_roc(
         need_some_rows(predictions, "the area under the ROC curve")
         correct = predictions.correctness.cpu().numpy()
         return roc_area(ranked_by(predictions, "max_probability"), correct, decision_weights(predictions))
-    chosen = None if positive is None else class_number(predictions, positive)
+    chosen = chosen_class(predictions, positive)
     values, support = each_class(predictions, roc_area, "the area under the ROC curve", chosen)
     return summarised(torch.tensor(values, dtype=torch.float64), support, average, chosen)

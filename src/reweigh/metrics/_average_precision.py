@@ -10,7 +10,7 @@ import torch
 from ..predictions import Predictions
 from ..registry import register_metric
 from ._area_under_roc import block_sums
-from ._classes import class_number, each_class, summarised
+from ._classes import chosen_class, each_class, summarised
 from ._ranking import Ranked
 from ._traits import traits
 
@@ -41,6 +41,6 @@ def average_precision(
     >>> round(average_precision(table, positive=1), 6)
     0.833333
     """
-    chosen = None if positive is None else class_number(predictions, positive)
+    chosen = chosen_class(predictions, positive)
     values, support = each_class(predictions, step_precision, "the average precision", chosen)
     return summarised(torch.tensor(values, dtype=torch.float64), support, average, chosen)

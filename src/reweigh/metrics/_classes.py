@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -18,19 +18,25 @@ Array = numpy.ndarray
 KEPT = 1 << 23  # places of rankings that a table may remember: 64 MiB
 
 
-def class_number(predictions: Predictions, positive: int | str) -> int:
+def class_number(positive: int | str, classes: int | None, names: Sequence[str] | None) -> int:
     """The number of a class given by number or name."""
-    classes = int(predictions.classes or 0)
+    known = list(names or ())
     if isinstance(positive, str):
-        names = list(predictions.class_names or ())
-        if positive not in names:
+        if positive not in known:
             raise bad_input(
-                "choosing a class", came=f"positive={positive!r}", expected=f"one of {names or 'no names known'}"
+                "choosing a class", came=f"positive={positive!r}", expected=f"one of {known or 'no known names'}"
             )
-        return names.index(positive)
-    if not 0 <= int(positive) < classes:
-        raise bad_input("choosing a class", came=f"positive={positive!r}", expected=f"0 to {classes - 1}")
+        return known.index(positive)
+    if not 0 <= int(positive) < int(classes or 0):
+        raise bad_input(
+            "choosing a class", came=f"positive={positive!r}", expected=f"a class from 0 to {int(classes or 0) - 1}"
+        )
     return int(positive)
+
+
+def chosen_class(predictions: Predictions, positive: int | str | None) -> int | None:
+    """The number of the class asked for, or None for all."""
+    return None if positive is None else class_number(positive, predictions.classes, predictions.class_names)
 
 
 def summarised(values: torch.Tensor, support: torch.Tensor, average: str | None, positive: int | None) -> Any:

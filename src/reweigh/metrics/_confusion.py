@@ -111,7 +111,8 @@ def class_metric(statistics: Statistics, per_class: Any, predictions: Any, avera
     if average == "micro":
         counts = Counts(*(part.sum().reshape(1) for part in counts))
         return float(per_class(counts)[0])
-    chosen = positive if positive is None or isinstance(positive, int) else class_number(predictions, positive)
+    names = None if predictions is None else predictions.class_names
+    chosen = None if positive is None else class_number(positive, len(counts.present), names)
     return summarised(per_class(counts), counts.present, average, chosen)
 
 
@@ -126,5 +127,5 @@ def share_interval(
     positive = settings.get("positive")
     if positive is None:
         return low, high
-    number = class_number(predictions, positive)
+    number = class_number(positive, predictions.classes, predictions.class_names)
     return float(low[number]), float(high[number])

@@ -24,7 +24,7 @@ def _statistics(predictions: Predictions, threshold: float = 0.5, *, positive: i
         if int(predictions.classes or 0) > 2:
             raise bad_input(f"computing {what}", came=f"{predictions.classes} classes", expected="two, or positive=")
         positive = int(predictions.classes or 0) - 1
-    number = class_number(predictions, positive)
+    number = class_number(positive, predictions.classes, predictions.class_names)
     probability = predictions.class_probabilities(slice(number, number + 1)).squeeze(1)
     happened = class_outcome(predictions, targets, number)
     gain = happened - (1 - happened) * (threshold / (1 - threshold))
