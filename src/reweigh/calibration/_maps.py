@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 MINUS_INFINITY = float("-inf")
+FURTHEST = 1e300  # log-odds of certainty, so that 0 times it is 0
 
 
 def buffer(values: object) -> Tensor:
@@ -189,31 +190,44 @@ class Lines(nn.Module):
 
 
 class NormalizedColumns(nn.Module):
-    """Softmax probabilities, each class through its own curve, rows scaled to sum to one again.
+    """Probabilities, each class through its own curve; under softmax rows are scaled to sum to one again.
 
-    A row whose curves all say zero keeps its uncalibrated probabilities. `of_log_odds` curves take the log-odds
-    of the class and give log-odds; the others map probabilities to probabilities.
+    A row whose curves all say zero keeps its uncalibrated probabilities. Masked classes stay at zero.
     """
 
-    def __init__(self, curves: nn.Module, *, head: str = "softmax", of_log_odds: bool = False) -> None:
+    def __init__(self, curves: nn.Module, head: str = "softmax") -> None:
         super().__init__()
         self.curves = curves
         self.head = head
-        self.of_log_odds = of_log_odds
+
+    def forward(self, logits: Tensor) -> Tensor:
+        if self.head == "sigmoid":
+            return self.curves(torch.sigmoid(logits))
+        p = torch.softmax(logits, dim=1)
+        q = torch.where(logits == MINUS_INFINITY, 0.0, self.curves(p))
+        total = q.sum(1, keepdim=True)
+        return torch.where(total > 0, q / torch.where(total > 0, total, 1.0), p)
+
+
+class OddsColumns(nn.Module):
+    """Log-odds of each class against the rest through its own curve; under softmax the logarithms of what comes out.
+
+    Those are calibrated logits: their softmax is the row of one-vs-rest probabilities scaled to sum to one, in
+    logarithms, so that no row vanishes.
+    """
+
+    def __init__(self, curve: nn.Module, head: str = "softmax") -> None:
+        super().__init__()
+        self.curve = curve
+        self.head = head
 
     def forward(self, logits: Tensor) -> Tensor:
         masked = logits == MINUS_INFINITY
+        odds = logits if self.head == "sigmoid" else log_odds(logits)
+        moved = self.curve(odds.clamp(-FURTHEST, FURTHEST))
         if self.head == "sigmoid":
-            p, odds = torch.sigmoid(logits), logits
-        else:
-            p = torch.softmax(logits, dim=1)
-            odds = log_odds(logits) if self.of_log_odds else p
-        q = torch.sigmoid(self.curves(odds)) if self.of_log_odds else self.curves(p)
-        q = torch.where(masked, 0.0, q)
-        if self.head == "sigmoid":
-            return q
-        total = q.sum(1, keepdim=True)
-        return torch.where(total > 0, q / torch.where(total > 0, total, 1.0), p)
+            return moved
+        return torch.where(masked, MINUS_INFINITY, nn.functional.logsigmoid(moved))
 
 
 class TopConfidence(nn.Module):
@@ -236,7 +250,7 @@ class TopConfidence(nn.Module):
         ratios = (others - torch.where(alone, 0.0, runner_up)).exp()  # others relative to the largest of them
         sum_of_ratios = ratios.sum(1, keepdim=True)
         odds = top - (torch.where(alone, 0.0, runner_up) + sum_of_ratios.log())
-        value = self.curve(odds if self.of_log_odds else torch.sigmoid(odds))
+        value = self.curve(odds.clamp(-FURTHEST, FURTHEST) if self.of_log_odds else torch.sigmoid(odds))
         value = torch.where(alone, 1.0, value)
         spread = ratios / torch.where(alone, 1.0, sum_of_ratios)
         return torch.where(is_top, value, (1 - value) * spread)
