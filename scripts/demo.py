@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -189,10 +190,11 @@ def conclusion(found: dict[str, list[Figures]]) -> str:
     error = {name: statistics.mean(run.calibration_error for run in runs) for name, runs in found.items()}
     finder, honest = max(rare, key=rare.__getitem__), min(error, key=error.__getitem__)
     if finder == honest:
-        said = f"Here {finder} both finds most rare digits and has the confidence closest to its accuracy"
+        said = f"{finder} both finds most rare digits and has the confidence closest to its accuracy"
     else:
-        said = f"Here {finder} finds most rare digits, but the confidence of {honest} is closer to its accuracy"
-    return f"{said}.\nFor this network on these digits, that is; a difference smaller than its interval is not shown at all."
+        said = f"{finder} finds most rare digits, but the confidence of {honest} is closest to its accuracy"
+    limits = "so it is for this network on these digits, and a difference smaller than its interval is not shown at all"
+    return textwrap.fill(f"Here {said}; {limits}.", 88)
 
 
 def main() -> int:

@@ -164,10 +164,10 @@ def test_the_readme_sorts_every_loss_by_what_goes_wrong():
 
 @pytest.mark.parametrize("name", registry.names("loss"))
 def test_every_loss_says_what_a_reader_asks(name):
-    """One sentence of use, the formula, when it helps, an example that runs, where it comes from."""
+    """A sentence of use, the formula, the settings, an example that runs, where it comes from."""
     entry = registry.find("loss", name)
     text = documentation(entry)
-    for expected in ("Formula", "Helps", ">>> "):
+    for expected in ("use it", "Formula", "Settings", ">>> "):
         assert expected.casefold() in text.casefold(), f"the docstring of {name} lacks {expected!r}"
     assert entry.details.get("source") and entry.details.get("formula"), f"{name} names no source or formula"
 

@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # scikit-learn estimators by inheritance, and Triton comes with torch wherever it can run.
 BASES = {
     "cli": {"click", "pydantic", "rich", "typer", "yaml"},
-    "calibration": {"sklearn"},
+    "calibration": {"scipy", "sklearn"},
     "kernels": {"triton"},
 }
 
