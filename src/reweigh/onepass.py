@@ -26,6 +26,7 @@ BLOCK = 262_144  # elements at a time, in whole rows
 def sigmoid_cost(z: Tensor, target: Tensor, kept: Tensor | None, rule: Rule, state: State) -> Tensor:
     """The unreduced cost by ordinary differentiable operations; labels boolean, integer or soft."""
     offset = None if rule.offset is None else rule.offset(state)
+    z = z if kept is None else torch.where(kept, z, 0.0)  # an ignored place may hold anything
     if not target.is_floating_point():
         return rule.cost(sigmoid_evidence(z, target == 1, needs=rule.needs, offset=offset, kept=kept), state)
     share = target if kept is None else torch.where(kept, target, 0)
@@ -137,6 +138,7 @@ def _block(
     z: Tensor, target: Tensor, kept: Tensor | None, scale: Any, rule: Rule, state: State, wanted: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Cost of a block and its derivative for the logits."""
+    z = z if kept is None else torch.where(kept, z, 0.0)
     if target.is_floating_point():
         positive = target > 0.5
         hard = target == positive
