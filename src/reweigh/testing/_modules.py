@@ -101,7 +101,7 @@ def observing(subject: Subject) -> None:
     demand_equal(z, held[0], "the logits after observe", mend="Do not write into the input.")
     demand_equal(y, held[1], "the target after observe", mend="Do not write into the input.")
     changed = any(not torch.equal(value, before[name]) for name, value in first.state().items())
-    demand(changed, "observe changed nothing.")
+    demand(changed, "observe changed nothing: either it forgets to return the new numbers, or there are none.")
     for name, value in first.state().items():
         if bool(torch.isfinite(before[name]).all()):
             demand_finite(value.double(), f"state {name!r} after observe", mend="")

@@ -102,7 +102,7 @@ def softmax_cost(
     z = logits if kept is None else torch.where(kept.unsqueeze(1), logits, 0.0)
     u = shifted(z, scale, offset)
     forced = forced_rows(u, target)
-    fields = softmax_fields(u, target, rule.needs, class_weight)
+    fields = softmax_fields(u, target, rule.needs, class_weight if rule.weighs_classes else None)
     weight = None if class_weight is None else class_weight[target]
     evidence = Evidence(**fields, target=target, kept=kept, forced=forced, class_weight=weight)
     cost = rule.cost(evidence, state).double()
@@ -131,10 +131,11 @@ def _soft_softmax(rule, state, logits, target, class_weight, sample_weight) -> P
         offset = None if rule.offset is None else rule.offset(state)
         u = shifted(logits, scale, offset)
         first = u.argmax(1)
-        fields = softmax_fields(u, first, rule.soft_needs, class_weight)
-        chosen = None if class_weight is None else class_weight[first]
-        evidence = Evidence(**fields, target=first, soft_target=target, class_weight=chosen)
+        fields = softmax_fields(u, first, rule.soft_needs, class_weight if rule.weighs_classes else None)
+        evidence = Evidence(**fields, target=first, soft_target=target)
         cost = torch.where(forced_rows(u, first), 0.0, rule.soft_cost(evidence, state).double())
+        if class_weight is not None:
+            cost = cost * (target * class_weight).sum(1)
         return Priced(cost, weight, weight)
     rows = []
     for z, shares in zip(logits.split(1), target, strict=True):

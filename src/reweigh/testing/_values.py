@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._checks import apply_if, check
-from ._compare import COMPARABLE, GRADIENTS, VALUES, demand, demand_close, demand_finite, word
+from ._compare import ABSOLUTE, COMPARABLE, GRADIENTS, VALUES, demand, demand_close, demand_finite, word
 from ._reference import priced
 from ._subject import Data, Subject, draw, exponent
 
@@ -81,7 +81,7 @@ def compare(subject: Subject, data: Data, dtype: torch.dtype, what: str, *, one_
         within=COMPARABLE[dtype], where=stands[0], mend=HINT_LOGS,
     )  # fmt: skip
     relative = tolerance(subject, GRADIENTS, dtype)
-    smallest = torch.finfo(dtype).tiny if dtype == torch.float16 else 1e-12
+    smallest = torch.finfo(dtype).tiny if dtype == torch.float16 else ABSOLUTE
     demand_close(
         gradient, right[1], f"{what}: {word(dtype)} gradients differ from float64's", relative=relative,
         absolute=smallest + relative * row_scale(subject, right[1]), within=COMPARABLE[dtype], where=stands[1],
