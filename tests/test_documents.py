@@ -124,7 +124,7 @@ def test_every_command_that_is_not_run_exists(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     for name in re.findall(r"\bscripts/[\w.]+", text):
         assert (ROOT / name).is_file(), name
-    for names in re.findall(r"reweigh\[([a-z,]+)\]", text):
+    for names in re.findall(r"(?:reweigh|'\.)\[([a-z,]+)\]", text):
         extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         assert all(re.search(rf"^{name} = \[", extras, re.MULTILINE) for name in names.split(",")), names
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -133,6 +134,19 @@ def test_command_line_names_its_extra():
 def test_types_are_published():
     assert (ROOT / "src" / "reweigh" / "py.typed").is_file()
     assert (Path(reweigh.__file__).parent / "py.typed").is_file()
+
+
+def test_wheel_holds_every_file(tmp_path):
+    """What a user installs is what is tested here: every file that git knows, nothing else."""
+    pytest.importorskip("hatchling", reason="hatchling, which builds the package, is not installed")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(path).namelist() if name.startswith("reweigh/")}
+    here = {
+        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "reweigh").rglob("*") if path.is_file()
+    }
+    assert packed == {name for name in here if "__pycache__" not in name}
 
 
 def test_version_is_one():
