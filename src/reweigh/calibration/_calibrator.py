@@ -51,6 +51,10 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
         """The calibrated map of the fitted attributes: logits (n, K) in, what its `output` names out."""
         raise AssertionError(f"{type(self).__name__} builds no module")
 
+    def _ship(self) -> torch.nn.Module:
+        """What `to_module` hands out: the same map, with further outputs where a calibrator has them."""
+        return self._build()
+
     # ---- reading
 
     def _read(self, X: Any, y: Any, sample_weight: Any = None, unsupported: dict[str, Any] | None = None) -> Rows:
@@ -63,7 +67,6 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
             rows = self._read_arrays(X, y, sample_weight, doing)
         if rows.weight is not None:
             rows = self._drop_weightless(rows)
-        check_one_class(rows, doing)
         self.head_ = rows.head if rows.logits is not None else "softmax"
         self.classes_ = np.arange(self.n_features_in_)
         self.fitted_on_ = Provenance.of(rows).as_dict()
@@ -100,6 +103,8 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
         if rows.share is not None and rows.head == "softmax" and not self._soft_labels:
             raise bad_input(doing, came="Predictions with soft targets", expected="class numbers")
         check_masks(rows, doing)
+        if rows.head == "softmax":
+            check_one_class(rows, doing)
         self.n_features_in_ = 2 if rows.logits is None else rows.classes
         return rows
 
@@ -131,6 +136,7 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
             weight=None if weight is None else weight.to(logits.device),
         )
         check_masks(rows, doing)
+        check_one_class(rows, doing)
         return rows
 
     def _takes_weights(self) -> bool:
@@ -244,7 +250,7 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
     def to_module(self) -> torch.nn.Module:
         """The calibrated map as a torch module: float64 inside and out; its `output` says what it returns."""
         check_is_fitted(self)
-        return self._build()
+        return self._ship()
 
     def save(self, path: str | Path) -> None:
         """Write JSON: settings, fitted attributes, what it was fitted on, and a checksum; `load` reads it."""
@@ -264,13 +270,14 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
 
 def check_one_class(rows: Rows, doing: str) -> None:
     """Labels that show one class alone carry no evidence about the others."""
-    if rows.target is None or rows.head != "softmax":
+    target = rows.target if rows.weight is None or rows.target is None else rows.target[rows.weight > 0]
+    if target is None or len(target) == 0:
         return
-    low, high = torch.aminmax(rows.target)
+    low, high = torch.aminmax(target)
     if int(low) == int(high):
         raise bad_input(
             doing,
-            came=f"{rows.count} row(s) that all have class {int(low)} (1 class)",
+            came=f"{len(target)} row(s) that all have class {int(low)} (1 class)",
             expected="labels of at least two classes",
             mend="Fit on rows that show more than one class; classes absent beside them are no problem.",
         )

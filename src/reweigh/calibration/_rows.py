@@ -191,6 +191,9 @@ def read_labels(y: Any, logits: Tensor, doing: str, *, soft: bool) -> tuple[Tens
                 mend="TemperatureScaling, VectorScaling, MatrixScaling and DirichletCalibration take soft labels.",
             )  # fmt: skip
         return None, _read_shares(array, logits, doing)
+    if classes == 1:  # one sigmoid head: the labels themselves
+        pair = torch.empty(len(logits), 2, device="meta")
+        return None, _read_classes(y, array, pair, doing).to(logits.device).double().unsqueeze(1)
     return _read_classes(y, array, logits, doing), None
 
 
@@ -210,7 +213,7 @@ def _read_classes(y: Any, array: np.ndarray, logits: Tensor, doing: str) -> Tens
             came=f"the label {int(target[row])} in row {row} of y",
             expected=f"a class number from 0 to {logits.shape[1] - 1}, one of the columns of X",
         )
-    return target.to(logits.device)
+    return target if logits.device.type == "meta" else target.to(logits.device)
 
 
 def _column_of_labels(y: Any, doing: str) -> np.ndarray:
