@@ -94,6 +94,7 @@ def binned_cost(
     if evidence.log_p.numel() == 0:
         return log_loss(evidence, state)
     counts = counts_of(evidence, state, settings=settings)
+    counts = torch.where(counts.sum() > 0, counts, 1.0)  # no row counts: any histogram, as long as it is finite
     weights, tau, scores = binned_weights(evidence, counts, settings)
     if settings.coverage > 0:
         _warn_if_flat(weights.detach(), evidence.kept)
@@ -248,6 +249,14 @@ def selective_risk(
     tied_mean = choice(name, "ties", ties, {"mean": True, "stable": False})
     correction = choice(name, "rank_gradient", rank_gradient, {"detached": no_correction, "full": zero_sum_correction})
     choice(name, "histogram", histogram, {"batch": 0, "epoch": 0, "running": 0})
+    decay = number(name, "decay", decay, low=0.0, high=1.0)
+    size = None if batch_size is None else whole(name, "batch_size", batch_size)
+    if size is not None and parity != "official":
+        raise bad_input(
+            f"{name}(batch_size=...)",
+            came=f"{size} with parity={parity!r}",
+            expected="parity='official', which clamps by it",
+        )
     if estimator == "exact" and parity == "paper":
         cost = partial(exact_cost, score=chosen, coverage=coverage, tied_mean=tied_mean)
         return Loss(
@@ -264,7 +273,6 @@ def selective_risk(
     width = number(name, "smoothing", smoothing, low=0.0, above=True, high=1e6)
     settings = Binned(chosen, coverage, width, whole(name, "bins", bins, low=2))
     if parity == "official":
-        size = None if batch_size is None else whole(name, "batch_size", batch_size)
         return Loss(official_rule(score, settings.coverage, settings.smoothing, settings.bins, size), **common)
     counts_of = batch_counts if histogram == "batch" else running_counts
     rule = Rule(
@@ -275,13 +283,15 @@ def selective_risk(
         coupled=True,
         soft="refused",
         holds_constants=True,
+        # lifting the true class towards the first choice lowers the entropy, and may raise the weight by more
+        rewards_errors=score == "negative_entropy" or rank_gradient == "full",
         **({} if histogram == "batch" else _memory(settings, histogram, decay)),
     )
     return Loss(rule, **common)
 
 
 def _memory(settings: Binned, histogram: str, decay: float) -> dict:
-    kept_share = 1.0 if histogram == "epoch" else number("selective_risk", "decay", decay, low=0.0, high=1.0)
+    kept_share = 1.0 if histogram == "epoch" else decay
     return {
         "init": partial(empty_counts, bins=settings.bins),
         "observes": "training",

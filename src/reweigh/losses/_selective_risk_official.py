@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import bad_input
 from ..evidence import Evidence
 from ..rules import Rule, State, choice, log_loss
+from ._score_histogram import linear_quantile
 
 CLAMP = 1e-9
 
@@ -66,9 +67,9 @@ def official_cost(
     scores = scores_of(evidence, score)
     own = counts_of(scores, evidence.kept, len(state["counts"]))
     counts = torch.where(state["counts"].sum() > 0, state["counts"], own)
-    counted = scores if evidence.kept is None else scores[evidence.kept]
-    tau = torch.quantile(counted, coverage) if counted.numel() else scores.new_zeros(())
-    size = counted.numel() if batch_size is None else batch_size
+    tau = linear_quantile(scores, evidence.kept, coverage).to(scores.dtype)
+    counted = scores.numel() if evidence.kept is None else evidence.kept.sum().to(scores.dtype)
+    size = counted if batch_size is None else batch_size
     low, high = 1.0 / (size + 1), size / (size + 1)
     at_tau = _smoothed(tau, counts, smoothing).clamp(low, high)
     at_score = _smoothed(scores, counts, smoothing).clamp(low, high)
@@ -110,5 +111,4 @@ def official_rule(score: str, coverage: float, smoothing: float, bins: int, batc
         advance=clear,
         coupled=True,
         soft="refused",
-        holds_constants=True,
     )
