@@ -59,7 +59,7 @@ class Evidence:
     rival: Tensor = UNASKED  # its index
     log_next_lower: Tensor = UNASKED  # largest log-probability strictly below the true one; -SURE: none
     next_lower: Tensor = UNASKED
-    sum_log_p: Tensor = UNASKED  # over the row's unmasked classes, each times its class weight if there are any
+    sum_log_p: Tensor = UNASKED  # over the row's unmasked classes, weighed where the rule weighs classes itself
     sum_other_p_squared: Tensor = UNASKED  # over the classes that are not the true one
     log_top: Tensor = UNASKED  # log-probability of the first choice, float64
     top: Tensor = UNASKED  # its index; ties go to the lowest
@@ -135,6 +135,7 @@ def softmax_fields(
     confidence, _ = _log_odds(u, top, torch.float64)
     log_top = logsigmoid(confidence)
     distance = torch.where(masked, 0.0, u - u.gather(1, top))  # (n, K, ...), u_j - u_top <= 0
+    distance = distance.scatter(1, top, 0.0)  # its own must not leave a rounded gradient behind
     narrow = log_top.to(u.dtype)
 
     def chosen(candidates: Tensor, name: str, value: str, dtype: torch.dtype) -> None:
@@ -171,13 +172,20 @@ def softmax_fields(
 
 
 def shifted(z: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
-    """u = z * scale + offset per class, at least float32. The scale comes before any maximum is taken."""
+    """u = z * scale + offset per class, less the row's largest; at least float32. The scale comes before the maximum.
+
+    Computed in float64: at logits of 1e4 a float32 sum would be off by 5e-4, and so would the log-odds.
+    """
     u = z if z.dtype in (torch.float32, torch.float64) else z.float()
+    if scale is None and offset is None:
+        return u
+    wide, tail = u.double(), [1] * (z.dim() - 2)
     if scale is not None:
-        u = u * scale.to(u.dtype).view(-1, *[1] * (z.dim() - 2))
+        wide = wide * scale.double().view(-1, *tail)
     if offset is not None:
-        u = u + offset.to(u.dtype).view(-1, *[1] * (z.dim() - 2))
-    return u
+        wide = wide + offset.double().view(-1, *tail)
+    highest = wide.detach().amax(1, keepdim=True)
+    return (wide - torch.where(torch.isfinite(highest), highest, 0.0)).to(u.dtype)
 
 
 # ---------------------------------------------------------------------------- softmax, one fused node
@@ -190,7 +198,7 @@ class _Link:
     needs: tuple[str, ...]
     scale: Tensor | None
     offset: Tensor | None
-    class_weight: Tensor | None
+    class_weight: Tensor | None  # of the classes in sum_log_p
     kept: Tensor | None  # of the targets' shape
     kernel: Any  # a module of `kernels` with `softmax_forward` and `softmax_backward`
     odd: list[Tensor]  # filled by the kernel: rows it could not serve and handed to the composite form
@@ -251,6 +259,7 @@ def softmax_evidence(
     scale: Tensor | None = None,
     offset: Tensor | None = None,
     class_weight: Tensor | None = None,
+    weigh_sum: bool = True,
     kept: Tensor | None = None,
     examine: Callable[[Tensor, Tensor | None], None] | None = None,
 ) -> Evidence:
@@ -259,6 +268,7 @@ def softmax_evidence(
     `examine(log_odds or rows, odd)` is called with what may reveal bad values: on the CPU with the rows that
     no fast form could serve (None: there are none), elsewhere with every row's log-odds.
     """
+    sum_weight = class_weight if weigh_sum else None
     kernel = None
     if "log_probabilities" not in needs and z.numel() and not _transformed():
         kernel = kernels.find(z, "softmax")
@@ -268,12 +278,12 @@ def softmax_evidence(
         u = z if standing is None else torch.where(standing.unsqueeze(1), z, 0.0)
         u = shifted(u, scale, offset)
         names = needs if "log_odds" in needs else (*needs, "log_odds")
-        fields = softmax_fields(u, target, names, class_weight)
+        fields = softmax_fields(u, target, names, sum_weight)
         forced = forced_rows(u, target)
         if examine is not None:
             examine(fields["log_odds"], None)
     else:
-        link = _Link(needs, scale, offset, class_weight, standing, kernel, [])
+        link = _Link(needs, scale, offset, sum_weight, standing, kernel, [])
         fields = dict(zip(needs, _FusedSoftmax.apply(z, target, link), strict=True))
         if link.odd:
             if examine is not None:
@@ -295,7 +305,9 @@ def _rows(value: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------- softmax, every class in turn the outcome
 
 
-def outcome_evidence(z: Tensor, *, needs: tuple[str, ...], scale=None, offset=None, class_weight=None) -> Evidence:
+def outcome_evidence(
+    z: Tensor, *, needs: tuple[str, ...], scale=None, offset=None, class_weight=None, weigh_sum: bool = True
+) -> Evidence:
     """Evidence of n K decisions, in which each class of each row is in turn the true one. z (n, K, ...).
 
     Entry i K + k asks: what if class k were the outcome of row i? Contracted with soft targets. Costs n K
@@ -319,7 +331,7 @@ def outcome_evidence(z: Tensor, *, needs: tuple[str, ...], scale=None, offset=No
         "entropy",
         "sum_log_p",
     )
-    row = softmax_fields(u, u.argmax(1), first, class_weight)
+    row = softmax_fields(u, u.argmax(1), first, class_weight if weigh_sum else None)
     top = row["top"].unsqueeze(1)
     is_top = torch.zeros_like(masked).scatter(1, top, True)
     # A masked class is nobody's outcome: ask about the first choice instead, its share is 0 anyway.

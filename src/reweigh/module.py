@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -147,7 +148,8 @@ class Loss(nn.Module):
                 self._examine_softmax(batch, log_odds, odd, offset)
 
         return softmax_evidence(
-            batch.logits, batch.target, needs=needs, scale=scale, offset=offset, class_weight=class_weight, kept=batch.kept, examine=examine
+            _widened(rule, batch.logits), batch.target, needs=needs, scale=scale, offset=offset,
+            class_weight=class_weight, weigh_sum=rule.weighs_classes, kept=batch.kept, examine=examine,
         )  # fmt: skip
 
     def _examine_softmax(self, batch: Batch, log_odds: Tensor, odd: Tensor | None, offset: Tensor | None) -> None:
@@ -182,6 +184,17 @@ class Loss(nn.Module):
                 mend="Give the class its true count.",
             )
 
+    def _refuse_closed_shares(self, share: Tensor, offset: Tensor) -> None:
+        wrong = (share > 0) & (offset == -torch.inf)
+        if bool(wrong.any()):
+            row, k = (int(i) for i in wrong.nonzero()[0])
+            raise bad_input(
+                self.rule.name,
+                came=f"a share of {float(share[row, k]):g} of class {k} at row {row}, a class whose class_counts entry is 0",
+                expected="soft targets on classes that have a count",
+                mend="Give the class its true count.",
+            )
+
     def _soft_softmax_cost(self, batch: Batch, state: dict[str, Tensor], class_weight: Tensor | None) -> Tensor:
         rule, z = self.rule, batch.logits
         if rule.soft == "refused":
@@ -198,17 +211,34 @@ class Loss(nn.Module):
         offset = None if rule.offset is None else rule.offset(state)
         if self.validate and z.device.type == "cpu" and not _traced():
             raise_bad_sigmoid(z, None, None)
+            if offset is not None:
+                self._refuse_closed_shares(share, offset)
+        common = {"scale": scale, "offset": offset, "class_weight": class_weight, "weigh_sum": rule.weighs_classes}
+        if rule.soft == "outcomes":
+            evidence = outcome_evidence(_widened(rule, z), needs=rule.needs, **common)
+            cost = rule.cost(evidence, state).view(share.shape)
+            if class_weight is not None and not rule.weighs_classes:
+                cost = cost * class_weight.to(cost.dtype)
+            return torch.where(evidence.forced.view(share.shape), 0.0, share * cost).sum(1).to(share.dtype)
+        weighed = share if class_weight is None else share * class_weight
+        total = None if class_weight is None or rule.weighs_classes else weighed.sum(1)  # what the row counts
         if rule.soft == "own":
-            evidence = softmax_evidence(
-                z, z.argmax(1), needs=rule.soft_needs, scale=scale, offset=offset, class_weight=class_weight
-            )
-            cost = rule.soft_cost(Evidence(**{**vars(evidence), "soft_target": share}), state)
-            return torch.where(evidence.forced, 0.0, cost) if evidence.forced is not None else cost
-        evidence = outcome_evidence(z, needs=rule.needs, scale=scale, offset=offset, class_weight=class_weight)
-        cost = rule.cost(evidence, state).view(share.shape)
-        if class_weight is not None and not rule.weighs_classes:
-            cost = cost * class_weight.to(cost.dtype)
-        return torch.where(evidence.forced.view(share.shape), 0.0, share * cost).sum(1)
+            evidence = softmax_evidence(_widened(rule, z), z.argmax(1), needs=rule.soft_needs, **common)
+            cost = rule.soft_cost(replace(evidence, soft_target=share), state)
+        else:
+            evidence = self._mean_outcome(z, weighed, total, common)
+            cost = rule.cost(evidence, state)
+        cost = cost if total is None else cost * total
+        return (cost if evidence.forced is None else torch.where(evidence.forced, 0.0, cost)).to(share.dtype)
+
+    def _mean_outcome(self, z: Tensor, weighed: Tensor, total: Tensor | None, common: dict[str, Any]) -> Evidence:
+        """Evidence with the mean log p: a cost that is affine in log p has the mean of the outcomes' costs there."""
+        needs = ("log_probabilities", *[name for name in self.rule.needs if name not in ("log_p", "log_probabilities")])
+        evidence = softmax_evidence(_widened(self.rule, z), z.argmax(1), needs=needs, **common)
+        mean = (torch.where(weighed > 0, evidence.log_probabilities, 0.0) * weighed).sum(1)
+        if total is not None:
+            mean = mean / torch.where(total > 0, total, 1.0)
+        return replace(evidence, log_p=mean, class_weight=None)
 
     def _sigmoid(self, logits: Tensor, target: Tensor, sample_weight: Any, normalizer: Any) -> Tensor:
         rule, state = self.rule, self.state()
@@ -572,6 +602,10 @@ def inner_rule(outer: str, loss: Any) -> Rule:
             expected="these keywords on the outer loss only",
         )
     return loss.rule
+
+
+def _widened(rule: Rule, z: Tensor) -> Tensor:
+    return z.double() if z.shape[1] <= rule.precise else z
 
 
 def _cost_type(z: Tensor) -> torch.dtype:

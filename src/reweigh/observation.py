@@ -57,7 +57,8 @@ def _all_kept(evidence: Evidence) -> Tensor:
 
 def joined(evidence: Evidence, process_group: Any, sizes: list[int] | None = None) -> Evidence:
     """The rows of all ranks in rank order; differentiable."""
-    tensors = {name: value for name, value in vars(evidence).items() if value is not None}
+    # `forced` is known only where a row was suspicious, which may be on one rank and not on another.
+    tensors = {name: value for name, value in vars(evidence).items() if value is not None and name != "forced"}
     first = next(iter(tensors.values()))
     if "kept" not in tensors:
         tensors["kept"] = _all_kept(evidence)

@@ -59,7 +59,8 @@ class Rule:
     class_weight: Callable[[State], Tensor] | None = None  # applied as a user's class_weight
     scale: Callable[[State], Tensor] | None = None  # logits * scale + offset before anything else
     offset: Callable[[State], Tensor] | None = None
-    weighs_classes: bool = False  # `cost` has multiplied by evidence.class_weight itself
+    weighs_classes: bool = False  # `cost` multiplies by evidence.class_weight itself, and sum_log_p is weighed too
+    precise: float = 0  # evidence in float64 for up to this many classes: for costs that magnify its rounding
 
     # claims
     coupled: bool = False  # the cost of a row depends on other rows

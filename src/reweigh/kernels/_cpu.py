@@ -317,9 +317,6 @@ def _general(
             slope = slope - g
             entries.append((_position(u, target, residue, name), g))
     square = tilt = None
-    if "sum_other_p_squared" in given:  # c: multiplies squared probabilities
-        square = 2 * given["sum_other_p_squared"]
-        slope = slope - square * fields["sum_other_p_squared"]
     if "sum_log_p" in given:
         slope = slope - given["sum_log_p"] * _weight_sum(u, link.class_weight)
     if "entropy" in given:  # b: multiplies probability times distance
@@ -327,6 +324,10 @@ def _general(
         log_top = residue.fields.get("log_top")
         log_top = _log_top_again(u, target, residue) if log_top is None else log_top
         slope = slope + tilt * (fields["entropy"] + log_top).to(dtype)
+    besides = slope  # without what the squares add
+    if "sum_other_p_squared" in given:  # c: multiplies squared probabilities
+        square = 2 * given["sum_other_p_squared"]
+        slope = slope - square * fields["sum_other_p_squared"]
     top = _top_gradient(u, target, residue, given)
     slope = torch.as_tensor(slope, dtype=dtype)
     at_true = g_odds + p * slope
@@ -344,11 +345,15 @@ def _general(
         right = at_top.squeeze(1) == target
         at_true = at_true + torch.where(right, g, -away * residue.true)
         factor = factor - away
+    dominant = None if square is None else _dominant_gradient(residue, p, g_odds, besides, square, fields)
     if tilt is None and square is None:
         share.mul_(factor.unsqueeze(1))
     else:
         for block in _blocks(share):
             _shape_block(share[block], u[block], residue, block, factor[block], tilt, square)
+    if dominant is not None:
+        rows, place, value = dominant
+        share.movedim(1, -1)[rows] = share.movedim(1, -1)[rows].scatter(1, place, value)
     if top is not None:
         share.scatter_(1, at_top, before + g.unsqueeze(1))
     share.scatter_(1, index, at_true.unsqueeze(1))
@@ -357,6 +362,27 @@ def _general(
     if "sum_log_p" in given:
         _add_constant(share, u, given["sum_log_p"], link.class_weight)
     return share
+
+
+def _dominant_gradient(
+    residue: Residue, p: Tensor, g_odds: Tensor, besides: Tensor | float, square: Tensor, fields: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Rows in which a wrong class has nearly everything, that class, and its gradient; None: there are none.
+
+    The squares S of the others give it q (q - S): with q near 1 that is q (1 - q) - (squares without it).
+    """
+    rows = fields["sum_other_p_squared"] > 0.25
+    if not bool(rows.any()):
+        return None
+    others = residue.share.movedim(1, -1)[rows]  # (m, K)
+    unit = torch.ones_like(p) if residue.unit is None else residue.unit
+    others = others * unit[rows].unsqueeze(1)
+    place = others.argmax(1, keepdim=True)
+    q = others.gather(1, place).squeeze(1)
+    others.scatter_(1, place, 0.0)
+    left = q * (others.sum(1) + p[rows]) - (others * others).sum(1)
+    slope = (besides * unit - g_odds / residue.rest)[rows] * (q / unit[rows])
+    return rows, place, (slope + square[rows] * q * left).unsqueeze(1)
 
 
 def _top_gradient(u: Tensor, target: Tensor, residue: Residue, given: Mapping[str, Tensor]):
