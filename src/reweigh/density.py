@@ -76,9 +76,7 @@ def _without_itself(log_kernel: Tensor, start: int, kept: Tensor | None = None) 
     return torch.softmax(log_kernel if kept is None else torch.where(kept, log_kernel, least), dim=1)
 
 
-def dirichlet_regression(
-    log_p: Tensor, outcome: Tensor, *, bandwidth: float, kept: Tensor | None = None
-) -> Tensor:
+def dirichlet_regression(log_p: Tensor, outcome: Tensor, *, bandwidth: float, kept: Tensor | None = None) -> Tensor:
     """(n, K) mean outcome of the other rows, weighted by Dirichlet kernels around their probabilities.
 
     log k_ji = sum_c (a_ic - 1) log p_jc - log B(a_i), a_i = p_i / bandwidth + 1. `log_p` and `outcome` are (n, K);

@@ -14,6 +14,9 @@ from ..errors import bad_input
 from ..evidence import Evidence
 from ..rules import State
 
+LARGEST_GAMMA = 1e30  # a bound of infinity means this: gamma times a loss of 1e4 stays finite in float32
+UNKNOWN = -1.0  # accuracy of a bin without rows
+
 
 def first_edges(bins: int) -> Tensor:
     """Equal-width edges k / bins as log-odds, the ends infinite. (bins + 1,) float64."""
@@ -36,6 +39,13 @@ def bin_of(log_odds: Tensor, edges: Tensor) -> Tensor:
     return torch.bucketize(log_odds.detach(), inner, right=True)
 
 
+def rounded_bin_of(log_odds: Tensor, edges: Tensor) -> Tensor:
+    """The same by float32 probabilities, as the published program looks up: what rounds to 1 is in the last bin."""
+    probability = torch.sigmoid(log_odds.detach().double()).float()
+    inner = torch.sigmoid(edges[1:-1].double()).float().contiguous()
+    return torch.bucketize(probability, inner, right=True)
+
+
 def _kept(evidence: Evidence, values: Tensor) -> Tensor:
     return values if evidence.kept is None else values[evidence.kept]
 
@@ -43,7 +53,7 @@ def _kept(evidence: Evidence, values: Tensor) -> Tensor:
 def bin_statistics(evidence: Evidence, state: State, *, parity: str = "ours") -> tuple[Tensor, Tensor, Tensor]:
     """Edges (log-odds), gaps and accuracies of equal-mass bins of the confidence; no rows change nothing.
 
-    An empty bin has gap 0, so its gamma stays. Accuracy of an empty bin: 0.
+    An empty bin has gap 0, so its gamma stays, and the accuracy UNKNOWN.
     """
     odds = _kept(evidence, evidence.confidence_log_odds).double()
     correct = _kept(evidence, evidence.correct).double()
@@ -59,7 +69,7 @@ def bin_statistics(evidence: Evidence, state: State, *, parity: str = "ours") ->
     place = torch.bucketize(ordered, edges[1:-1].contiguous())  # (e_b, e_(b+1)], the lowest in bin 0
     # c - correct as the small number it may be: -(1 - c) where right
     gap = torch.where(correct[order] > 0, -torch.sigmoid(-ordered), torch.sigmoid(ordered))
-    return edges, _mean_in_bins(gap, place, bins), _mean_in_bins(correct[order], place, bins)
+    return edges, _mean_in_bins(gap, place, bins), _mean_in_bins(correct[order], place, bins, empty=UNKNOWN)
 
 
 def _interpolated(ordered: Tensor, bins: int) -> Tensor:
@@ -76,10 +86,10 @@ def _interpolated(ordered: Tensor, bins: int) -> Tensor:
     return torch.where(share == 0, ordered[low], sure - miss)
 
 
-def _mean_in_bins(values: Tensor, place: Tensor, bins: int) -> Tensor:
+def _mean_in_bins(values: Tensor, place: Tensor, bins: int, *, empty: float = 0.0) -> Tensor:
     number = torch.zeros(bins, dtype=torch.float64, device=values.device).index_add(0, place, torch.ones_like(values))
     total = torch.zeros(bins, dtype=torch.float64, device=values.device).index_add(0, place, values)
-    return total / number.clamp(min=1)
+    return torch.where(number > 0, total / number.clamp(min=1), empty)
 
 
 def _official_statistics(odds: Tensor, correct: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,5 +105,5 @@ def _official_statistics(odds: Tensor, correct: Tensor, bins: int) -> tuple[Tens
     inside = (values > edges[0]) & (values <= edges[-1])
     place = torch.bucketize(values, edges[1:-1].contiguous())
     gaps = _mean_in_bins((values - correct[order])[inside], place[inside], bins)
-    accuracy = _mean_in_bins(correct[order][inside], place[inside], bins)
+    accuracy = _mean_in_bins(correct[order][inside], place[inside], bins, empty=UNKNOWN)
     return torch.logit(edges), gaps, accuracy
