@@ -17,11 +17,26 @@ from .errors import bad_input
 Group = Any  # a torch.distributed ProcessGroup, or the word "world"
 
 
+def refuse_other_than_groups(doing: str, process_group: Group) -> None:
+    """An error for what is neither a group, the word "world" nor None."""
+    if process_group is None or process_group == "world" or isinstance(process_group, _group_types()):
+        return
+    raise bad_input(
+        f"{doing}(process_group=...)",
+        came=repr(process_group),
+        expected='a torch.distributed ProcessGroup, "world" or None',
+    )
+
+
+def _group_types() -> tuple[type, ...]:
+    """What a group may be; builds of torch without distribution have none."""
+    return (dist.ProcessGroup,) if dist.is_available() else ()
+
+
 def resolve(process_group: Group) -> Any:
     """The group object behind a group or the word "world"."""
     if isinstance(process_group, str):
-        if process_group != "world":
-            raise bad_input("process_group", came=repr(process_group), expected='a ProcessGroup, "world" or None')
+        refuse_other_than_groups("", process_group)
         if not dist.is_initialized():
             raise bad_input(
                 'process_group="world"',

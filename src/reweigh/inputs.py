@@ -175,7 +175,11 @@ def _check_shares(target: Tensor, z: Tensor) -> None:
 def weights_tensor(sample_weight: Any, logits: Tensor, validate: bool) -> Tensor:
     """sample_weight as a tensor of the right device, checked to be finite and not negative."""
     if not isinstance(sample_weight, Tensor):
-        sample_weight = torch.as_tensor(sample_weight, device=logits.device)
+        try:
+            sample_weight = torch.as_tensor(sample_weight, device=logits.device)
+        except (TypeError, ValueError, RuntimeError):
+            came = f"{type(sample_weight).__name__} {sample_weight!r:.60}"
+            raise bad_input("sample_weight", came=came, expected="a tensor, an array or a list of numbers") from None
     if sample_weight.device != logits.device:
         raise bad_input(
             "sample_weight", came=f"device {sample_weight.device}", expected=f"that of the logits, {logits.device}"

@@ -76,7 +76,7 @@ def dual_focal(
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
     0.0131
     """
-    gamma = number("dual_focal", "gamma", gamma, low=0.0)
+    gamma = number("dual_focal", "gamma", gamma, low=0.0, high=1e6)
     log_rival, field = choice("dual_focal", "variant", variant, VARIANTS)
     cost = weighted(partial(dual_weight, gamma=gamma, log_rival=log_rival), log_loss, detached=detached)
     rule = Rule("dual_focal", cost, needs=("log_p", "log_miss", field), holds_constants=detached)

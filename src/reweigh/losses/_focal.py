@@ -44,7 +44,7 @@ def focal(*, gamma: float = 2.0, alpha: Any = None, detached: bool = False, **co
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
     0.0042
     """
-    gamma = number("focal", "gamma", gamma, low=0.0)
+    gamma = number("focal", "gamma", gamma, low=0.0, high=1e6)
     cost = weighted(partial(focal_weight, gamma=gamma), log_loss, detached=detached)
     rule = Rule("focal", cost, needs=("log_p", "log_miss"), holds_constants=detached)
     return Loss(with_alpha(rule, alpha), **common)

@@ -43,7 +43,7 @@ def focal_exponential(
     >>> round(loss(torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0, 0.0]])).item(), 4)
     0.1848
     """
-    gamma = number("focal_exponential", "gamma", gamma, low=0.0)
+    gamma = number("focal_exponential", "gamma", gamma, low=0.0, high=1e6)
     present = choice("focal_exponential", "saturation", saturation, EXPONENTIAL)
     absent = partial(FOCAL[saturation], gamma=gamma)
     index = choice("focal_exponential", "targets", targets, {"labels": False, "index": True})

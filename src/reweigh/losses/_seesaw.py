@@ -79,7 +79,7 @@ def seesaw(
     if (class_counts is None) == (num_classes is None):
         came = "neither" if class_counts is None else "both"
         raise bad_input("seesaw(...)", came=came, expected="either class_counts (fixed) or num_classes (running)")
-    p, q = number("seesaw", "p", p, low=0.0), number("seesaw", "q", q, low=0.0)
+    p, q = number("seesaw", "p", p, low=0.0, high=1e6), number("seesaw", "q", q, low=0.0, high=1e6)
     if class_counts is None:
         size = whole("seesaw", "num_classes", num_classes, low=2)
         init = partial(_none_yet, num_classes=size)
