@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from . import distributed, onepass
-from .errors import InputError, bad_input
+from .errors import InputError, bad_input, nearest
 from .evidence import Evidence, box_evidence, outcome_evidence, sigmoid_evidence, softmax_evidence, without_gradient
 from .inputs import Batch, box_batch, sigmoid_batch, softmax_batch
 from .observation import evidence_of, joined
@@ -53,14 +53,18 @@ class Loss(nn.Module):
         class_weight: Any = None,
         validate: bool | Literal["strict"] = True,
         process_group: Any = None,
+        **unknown: Any,
     ) -> None:
         nn.Module.__init__(self)
+        if unknown:
+            raise _unknown_setting(rule.name, next(iter(unknown)))
         if reduction not in ("mean", "sum", "none"):
             raise bad_input(f"{rule.name}(reduction=...)", came=repr(reduction), expected="'mean', 'sum' or 'none'")
         if validate not in (True, False, "strict"):
             raise bad_input(f"{rule.name}(validate=...)", came=repr(validate), expected="True, False or 'strict'")
         if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
             raise bad_input(f"{rule.name}(ignore_index=...)", came=repr(ignore_index), expected="an integer")
+        distributed.refuse_other_than_groups(rule.name, process_group)
         self.rule = rule
         self.reduction = reduction
         self.ignore_index = ignore_index
@@ -85,10 +89,14 @@ class Loss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor, *, sample_weight: Any = None, normalizer: Any = None) -> Tensor:
         """The loss. `normalizer` replaces the denominator of "mean": the whole step's, over all micro-batches and ranks."""
-        if isinstance(logits, Tensor) and torch.is_autocast_enabled(logits.device.type):
-            with torch.autocast(logits.device.type, enabled=False):
-                return self._price(logits, target, sample_weight, normalizer)
-        return self._price(logits, target, sample_weight, normalizer)
+        try:
+            if isinstance(logits, Tensor) and torch.is_autocast_enabled(logits.device.type):
+                with torch.autocast(logits.device.type, enabled=False):
+                    return self._price(logits, target, sample_weight, normalizer)
+            return self._price(logits, target, sample_weight, normalizer)
+        except InputError as error:
+            _named(error, self.rule.name)
+            raise
 
     def _price(self, logits: Tensor, target: Tensor, sample_weight: Any, normalizer: Any) -> Tensor:
         if self.rule.observes == "training" and self.training and not torch.compiler.is_compiling():
@@ -414,6 +422,8 @@ class Loss(nn.Module):
             if normalizer.device.type != "cpu" or _traced():
                 return normalizer.detach().reshape(())
             normalizer = normalizer.item()
+        if not isinstance(normalizer, (int, float)):
+            raise bad_input("normalizer", came=repr(normalizer), expected="a finite number above 0")
         if not normalizer > 0 or normalizer == float("inf"):
             raise bad_input("normalizer", came=repr(normalizer), expected="a finite number above 0")
         return float(normalizer)
@@ -502,13 +512,18 @@ class Loss(nn.Module):
         if rule.observe is None:
             raise InputError(f"{rule.name} observes nothing: it has no state to update. Leave the call out.")
         self._unobserved = -(2**62)
-        with torch.no_grad():
-            found = evidence_of(self, seen, target)
-            group = process_group if process_group is not None else self.process_group
-            if group is not None:
-                found = joined(found, group)
-            found = _on_device(found, self._device())
-            self._write(rule.observe(found, self.state()))
+        distributed.refuse_other_than_groups(rule.name, process_group)
+        group = process_group if process_group is not None else self.process_group
+        try:
+            with torch.no_grad():
+                found = evidence_of(self, seen, target)
+                if group is not None:
+                    found = joined(found, group)
+                found = _on_device(found, self._device())
+                self._write(rule.observe(found, self.state()))
+        except InputError as error:
+            _named(error, rule.name)
+            raise
 
     def advance(self, epoch: int) -> None:
         """Tell a loss with a schedule which epoch begins (0 first); others take no notice."""
@@ -616,8 +631,28 @@ def _traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def _named(error: InputError, name: str) -> None:
+    """Let the sentence begin with the loss that was at work."""
+    if not str(error).startswith(name):
+        error.args = (f"{name}: {error}",)
+
+
+def _unknown_setting(name: str, setting: str) -> TypeError:
+    guess = nearest(setting, Common.__annotations__)
+    hint = f"Did you mean {guess!r}?" if guess else f"help(reweigh.losses.{name}) lists its own."
+    return TypeError(
+        f"{name}(...): got an unknown setting {setting!r}, expected one of its own or one that every loss takes "
+        f"({', '.join(Common.__annotations__)}). {hint}"
+    )
+
+
 def _class_weight(rule: Rule, values: Any) -> Tensor:
-    weight = torch.as_tensor(values)
+    try:
+        weight = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise bad_input(
+            f"{rule.name}(class_weight=...)", came=repr(values), expected="one weight a class, (K,)"
+        ) from None
     weight = (weight if weight.is_floating_point() else weight.float()).detach().clone()
     if weight.dtype not in (torch.float32, torch.float64):
         weight = weight.float()

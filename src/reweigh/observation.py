@@ -15,10 +15,16 @@ from .predictions import Predictions
 
 def evidence_of(loss: Any, seen: Any, target: Tensor | None) -> Evidence:
     """Evidence with the fields that the loss's rule observes."""
-    if isinstance(seen, Evidence):
-        return seen
-    if isinstance(seen, (list, tuple)):
-        return stacked(seen, loss.rule.name)
+    if isinstance(seen, (Evidence, list, tuple)):
+        found = seen if isinstance(seen, Evidence) else stacked(seen, loss.rule.name)
+        missing = [name for name in loss.rule.observe_needs if getattr(found, name) is None]
+        if missing:
+            raise bad_input(
+                f"{loss.rule.name}: observe",
+                came=f"evidence without {', '.join(missing)}",
+                expected="what this loss's own evidence(logits, target) returns",
+            )
+        return found
     if isinstance(seen, Predictions):
         return _of_predictions(loss, seen)
     if not isinstance(seen, Tensor):
