@@ -72,7 +72,7 @@ def _without_itself(log_kernel: Tensor, start: int, kept: Tensor | None = None) 
     """(b, n) weights that sum to one in each row, the row itself and rows that do not count left out."""
     least = torch.finfo(log_kernel.dtype).min / 2  # exp gives 0, and a row without any other stays finite
     own = torch.arange(len(log_kernel), device=log_kernel.device)
-    log_kernel = log_kernel.index_put((own, own + start), log_kernel.new_tensor(least))
+    log_kernel = log_kernel.index_put((own, own + start), log_kernel.new_full((), least))
     return torch.softmax(log_kernel if kept is None else torch.where(kept, log_kernel, least), dim=1)
 
 
