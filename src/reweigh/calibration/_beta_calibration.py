@@ -6,12 +6,11 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
 
 from ..registry import register_calibrator
 from ._calibrator import Calibrator
 from ._logistic import Logistic
-from ._maps import LogitMap, OddsColumns, buffer
+from ._maps import LogitMap, OddsColumns, buffer, log_sigmoid
 from ._newton import Minimum, minimize
 from ._platt_scaling import one_vs_rest
 from ._softmax_regression import on_processor
@@ -65,13 +64,13 @@ class BetaCurve(nn.Module):
         self.register_buffer("c", buffer(c))
 
     def forward(self, odds: Tensor) -> Tensor:
-        return self.a * logsigmoid(odds) - self.b * logsigmoid(-odds) + self.c
+        return self.a * log_sigmoid(odds) - self.b * log_sigmoid(-odds) + self.c
 
 
 def fit_beta(odds: Tensor, label: Tensor, weight: Tensor | None) -> tuple[list[float], bool]:
     """([a, b, c], whether there is no finite optimum) for one class."""
     mass = torch.full_like(label, 1 / len(label)) if weight is None else weight / weight.sum()
-    features = torch.stack([logsigmoid(odds), -logsigmoid(-odds)], 1)
+    features = torch.stack([log_sigmoid(odds), -log_sigmoid(-odds)], 1)
     free, found = _fit(features, label, mass, (0, 1))
     if min(free[:2]) >= 0:
         return free, found.endless

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import bad_input
 from ..registry import register_calibrator
 from ._calibrator import Calibrator
-from ._maps import MINUS_INFINITY, ProbabilityMap
+from ._maps import MINUS_INFINITY, ProbabilityMap, buffer
 from ._rows import Rows
 from ._simplex import mixture_shares
 from ._temperature_scaling import most_likely
@@ -83,15 +83,15 @@ class Mixture(nn.Module):
 
     def __init__(self, inverse: float, weights: np.ndarray) -> None:
         super().__init__()
-        self.inverse = inverse
-        self.w1, self.w2, self.w3 = (float(weight) for weight in weights)
+        self.register_buffer("inverse", buffer(inverse))
+        self.register_buffer("weights", buffer(weights))
 
     def forward(self, logits: Tensor) -> Tensor:
         tempered, plain, uniform = three(logits, self.inverse)
-        return self.w1 * tempered + self.w2 * plain + self.w3 * uniform
+        return self.weights[0] * tempered + self.weights[1] * plain + self.weights[2] * uniform
 
 
-def three(logits: Tensor, inverse: float) -> tuple[Tensor, Tensor, Tensor]:
+def three(logits: Tensor, inverse: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(n, K) each: tempered, plain and uniform probabilities over the unmasked classes."""
     kept = (logits != MINUS_INFINITY).to(logits.dtype)
     moved = logits - logits.amax(1, keepdim=True)

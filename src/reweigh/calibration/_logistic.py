@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ._maps import softplus
 from ._newton import Minimum, minimize
 
 Tensor = torch.Tensor
@@ -22,7 +23,7 @@ class Logistic:
 
     def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
         z = self.x @ point
-        cost = torch.nn.functional.softplus(z, threshold=1e9) - self.label * z
+        cost = softplus(z) - self.label * z
         return float(cost @ self.weight), self.x.T @ ((torch.sigmoid(z) - self.label) * self.weight)
 
     def hessian(self, point: Tensor) -> Tensor:

@@ -12,6 +12,16 @@ MINUS_INFINITY = float("-inf")
 FURTHEST = 1e300  # log-odds of certainty, so that 0 times it is 0
 
 
+def softplus(z: Tensor) -> Tensor:
+    """log(1 + e^z) at any z, in operations that ONNX has for float64."""
+    return z.clamp(min=0.0) + torch.log1p((-z.abs()).exp())
+
+
+def log_sigmoid(z: Tensor) -> Tensor:
+    """log of the sigmoid at any z."""
+    return -softplus(-z)
+
+
 def buffer(values: object) -> Tensor:
     """A float64 copy for a module's buffer."""
     return torch.tensor(values, dtype=torch.float64) if not hasattr(values, "shape") else torch.as_tensor(
@@ -37,7 +47,7 @@ class LogitMap(nn.Module):
     def normalize(self, calibrated: Tensor) -> Tensor:
         """(n, K) log-probabilities of calibrated logits."""
         if self.head == "sigmoid":
-            return nn.functional.logsigmoid(calibrated)
+            return log_sigmoid(calibrated)
         return nn.functional.log_softmax(calibrated, dim=1)
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -227,7 +237,7 @@ class OddsColumns(nn.Module):
         moved = self.curve(odds.clamp(-FURTHEST, FURTHEST))
         if self.head == "sigmoid":
             return moved
-        return torch.where(masked, MINUS_INFINITY, nn.functional.logsigmoid(moved))
+        return torch.where(masked, MINUS_INFINITY, log_sigmoid(moved))
 
 
 class TopConfidence(nn.Module):

@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from ._maps import MINUS_INFINITY
+from ._maps import MINUS_INFINITY, buffer
 from ._rows import Rows
 from ._temperature_scaling import most_likely
 
@@ -32,8 +32,8 @@ class Meta(nn.Module):
 
     def __init__(self, temperature: float, threshold: float) -> None:
         super().__init__()
-        self.temperature = temperature
-        self.threshold = threshold
+        self.register_buffer("temperature", buffer(temperature))
+        self.register_buffer("threshold", buffer(threshold))
 
     def forward(self, logits: Tensor) -> Tensor:
         accepted = (entropy(logits) < self.threshold).unsqueeze(1)

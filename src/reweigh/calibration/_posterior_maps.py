@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
 
 from ..errors import bad_input, unknown_name
+from ._maps import log_sigmoid, softplus
 
 Map = Callable[[Tensor], Tensor]
 # Inverse focal costs fall in p only below this exponent, 1 / W(1 / e).
@@ -33,18 +33,23 @@ def log_sum(a: Tensor, b: Tensor) -> Tensor:
     return torch.maximum(a, b) + torch.log1p((-(a - b).abs()).exp())
 
 
-def focal_slope(z: Tensor, gamma: float) -> Tensor:
-    """log of (1-p)^g / p + g (1-p)^(g-1) (-log p), p = sigmoid(z): focal's derivative where the label is present."""
-    log_p, log_rest = logsigmoid(z), logsigmoid(-z)
+def focal_slope(z: Tensor, gamma: float, detached: bool = False) -> Tensor:
+    """log of (1-p)^g / p + g (1-p)^(g-1) (-log p), p = sigmoid(z): focal's derivative where the label is present.
+
+    `detached` leaves out the second term, as training does that holds the weight constant.
+    """
+    log_p, log_rest = log_sigmoid(z), log_sigmoid(-z)
     first = gamma * log_rest - log_p
-    if gamma == 0:
+    if gamma == 0 or detached:
         return first
     return log_sum(first, math.log(gamma) + (gamma - 1) * log_rest + log_softplus(-z))
 
 
-def inverse_slope(z: Tensor, gamma: float) -> Tensor:
+def inverse_slope(z: Tensor, gamma: float, detached: bool = False) -> Tensor:
     """log of (1+p)^g / p + g (1+p)^(g-1) log p: inverse focal's derivative where the label is present."""
-    p, log_p = torch.sigmoid(z), logsigmoid(z)
+    p, log_p = torch.sigmoid(z), log_sigmoid(z)
+    if detached:
+        return gamma * torch.log1p(p) - log_p
     # (1+p)^(g-1) ((1 + p) / p + g log p) = (1+p)^(g-1) (1 + p + g p log p) / p
     return (gamma - 1) * torch.log1p(p) + torch.log1p(p + gamma * p * log_p) - log_p
 
@@ -54,15 +59,15 @@ def _binary_cross_entropy(positive_weight: float = 1.0) -> Map:
     return lambda z: z - shift
 
 
-def _binary_focal(gamma: float = 2.0, alpha: float | None = None) -> Map:
+def _binary_focal(gamma: float = 2.0, alpha: float | None = None, detached: bool = False) -> Map:
     shift = 0.0 if alpha is None else math.log(alpha) - math.log1p(-alpha)
-    return lambda z: focal_slope(-z, gamma) - focal_slope(z, gamma) - shift
+    return lambda z: focal_slope(-z, gamma, detached) - focal_slope(z, gamma, detached) - shift
 
 
-def _binary_inverse_focal(gamma: float = 1.0) -> Map:
-    if not gamma < INVERSE_LIMIT:
+def _binary_inverse_focal(gamma: float = 1.0, detached: bool = False) -> Map:
+    if not detached and not gamma < INVERSE_LIMIT:
         raise _no_map("binary_inverse_focal", f"gamma={gamma:g}", f"below {INVERSE_LIMIT:.4f}: above it a cost rises with p")
-    return lambda z: inverse_slope(-z, gamma) - inverse_slope(z, gamma)
+    return lambda z: inverse_slope(-z, gamma, detached) - inverse_slope(z, gamma, detached)
 
 
 def _exponential(positive_weight: float = 1.0, negative_weight: float = 1.0, saturation: str = "linear") -> Map:
@@ -70,16 +75,16 @@ def _exponential(positive_weight: float = 1.0, negative_weight: float = 1.0, sat
     return lambda z: 2 * z - shift
 
 
-def _focal_exponential(gamma: float = 2.0, saturation: str = "linear") -> Map:
-    return lambda z: focal_slope(-z, gamma) + 2 * logsigmoid(z)
+def _focal_exponential(gamma: float = 2.0, saturation: str = "linear", detached: bool = False) -> Map:
+    return lambda z: focal_slope(-z, gamma, detached) + 2 * log_sigmoid(z)
 
 
 def _balanced_exponential(saturation: str = "linear") -> Map:
-    return lambda z: 2 * logsigmoid(z) - logsigmoid(-z)
+    return lambda z: 2 * log_sigmoid(z) - log_sigmoid(-z)
 
 
-def _exponential_focal(gamma: float = 2.0, saturation: str = "linear") -> Map:
-    return lambda z: -2 * logsigmoid(-z) - focal_slope(z, gamma)
+def _exponential_focal(gamma: float = 2.0, saturation: str = "linear", detached: bool = False) -> Map:
+    return lambda z: -2 * log_sigmoid(-z) - focal_slope(z, gamma, detached)
 
 
 def _power(r: float = 0.7) -> Map:
@@ -112,7 +117,7 @@ def _official_asymmetric(gamma_negative: float, gamma_positive: float, margin: f
         inside = shifted > 0
         log_s, log_rest = torch.where(inside, shifted, 1.0).log(), torch.where(inside, rest, 0.5).log()
         negative = gamma_negative * log_s - log_rest
-        positive = gamma_positive * logsigmoid(-z) - logsigmoid(z)
+        positive = gamma_positive * log_sigmoid(-z) - log_sigmoid(z)
         if not detached:
             positive = focal_slope(z, gamma_positive)
             if gamma_negative > 0:
@@ -127,7 +132,7 @@ def _lfa_asymmetric(gamma_negative: float, gamma_positive: float, margin: float,
     """L+ = a^g+ (-log p), L- = p^g- (-log a), a = min(1 - p + margin, 1)."""
 
     def posterior(z: Tensor) -> Tensor:
-        log_p = logsigmoid(z)
+        log_p = log_sigmoid(z)
         inside = torch.sigmoid(z) > margin
         log_a = torch.where(inside, (torch.sigmoid(-z) + margin).clamp(max=1.0), 0.5).log()
         positive = gamma_positive * log_a - log_p
@@ -156,6 +161,8 @@ MAPS: dict[str, Callable[..., Map]] = {
     "power": _power,
     "asymmetric": _asymmetric,
 }
+# keywords that every loss takes and that do not move the posterior
+COMMON = ("reduction", "ignore_index", "class_weight", "validate", "process_group", "targets")
 # the papers' abbreviations, compared without case, hyphens, underscores and blanks
 ALIASES = {
     "bce": "binary_cross_entropy",
@@ -177,12 +184,13 @@ def posterior_map(loss: str, settings: Mapping[str, Any]) -> Map:
     make = MAPS[name]
     known = make.__code__.co_varnames[: make.__code__.co_argcount]
     for word, value in settings.items():
-        if word not in known:
+        if word not in known and word not in COMMON:
             raise bad_input(
                 f"building PosteriorCorrection for {name}", came=f"the setting {word!r}", expected=f"one of {', '.join(known)}"
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise bad_input(f"building PosteriorCorrection for {name}", came=f"{word}={value!r}", expected="a finite number")
+    settings = {word: value for word, value in settings.items() if word not in COMMON}
     try:
         return make(**settings)
     except (ValueError, TypeError) as error:

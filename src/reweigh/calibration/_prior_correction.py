@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -35,7 +36,9 @@ class PriorCorrection(Calibrator):
     `target_shares` are given, or estimated by maximum likelihood (the fixed point of expectation-maximisation) from
     the unlabelled rows of the target population: `unlabelled` in `fit`, or X itself. The model's probabilities must
     be calibrated for the source. Fitted: `source_shares_`, `target_shares_`, `target_interval_` (K, 2): 95 %, from
-    the observed information of the estimated shares, clipped to [0, 1]; None where they were given.
+    the observed information of the estimated shares and, where the source shares come from labels, their sampling
+    error too, clipped to [0, 1]; None where the target shares were given. The model is taken as known: weakly
+    separated classes have wide intervals, and source shares that are known exactly narrow them most.
 
     >>> import numpy as np
     >>> correct = PriorCorrection(source_shares=[0.5, 0.5], target_shares=[0.9, 0.1]).fit(np.zeros((1, 2)))
@@ -69,7 +72,8 @@ class PriorCorrection(Calibrator):
             self._check_support()
             return self
         target = rows if unlabelled is None else self._target_rows(unlabelled)
-        self.target_shares_, self.target_interval_ = estimated_shares(target, self.source_shares_)
+        labelled = rows.total if self.source_shares is None else math.inf
+        self.target_shares_, self.target_interval_ = estimated_shares(target, self.source_shares_, labelled)
         return self
 
     def _source(self, rows: Rows) -> np.ndarray:
@@ -122,32 +126,40 @@ def checked_shares(values: Any, classes: int, name: str) -> np.ndarray:
     return array / array.sum()
 
 
-def estimated_shares(rows: Rows, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def estimated_shares(rows: Rows, source: np.ndarray, labelled: float) -> tuple[np.ndarray, np.ndarray]:
     """((K,) shares of maximum likelihood, (K, 2) intervals). A class without a source share is left out, at 0."""
     known = np.flatnonzero(source > 0)
-    ratios = []
+    parts = []
     for block in rows.blocks():
         p = torch.softmax(rows.logits[block].double(), dim=1)  # type: ignore[index]
-        ratios.append(p.cpu().numpy()[:, known] / source[known])
-    table = np.concatenate(ratios)
-    weight = None if rows.weight is None else rows.weight.cpu().numpy()
-    shares = np.zeros(len(source))
-    shares[known] = mixture_shares(table, weight)
-    interval = np.zeros((len(source), 2))
-    width = NORMAL_975 * share_deviations(table, shares[known], weight)
-    interval[known] = np.clip(shares[known, None] + width[:, None] * np.array([-1.0, 1.0]), 0.0, 1.0)
+        parts.append(p.cpu().numpy()[:, known] / source[known])
+    ratios = np.concatenate(parts)
+    weight = np.ones(len(ratios)) if rows.weight is None else rows.weight.cpu().numpy()
+    found = mixture_shares(ratios, weight)
+    deviation = share_deviations(ratios, found, weight, source[known], labelled)
+    shares, interval = np.zeros(len(source)), np.zeros((len(source), 2))
+    shares[known] = found
+    interval[known] = np.clip(found[:, None] + NORMAL_975 * deviation[:, None] * np.array([-1.0, 1.0]), 0.0, 1.0)
     return shares, interval
 
 
-def share_deviations(ratios: np.ndarray, shares: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """(K,) standard deviations from the observed information along the simplex."""
-    mixed = ratios @ shares
-    scaled = ratios / mixed[:, None]
-    information = (scaled * (1.0 if weight is None else weight[:, None])).T @ scaled
-    # an orthonormal basis of the directions along which shares still sum to 1
+def share_deviations(
+    ratios: np.ndarray, shares: np.ndarray, weight: np.ndarray, source: np.ndarray, labelled: float
+) -> np.ndarray:
+    """(K,) standard deviations: the observed information along the simplex, plus what the source shares' error adds.
+
+    With rho = target / source the estimate solves mean of p_k / (rho p) = source_k, so that a change of the source
+    shares moves rho by minus the inverse of H = mean of p p' / (rho p)^2 times it.
+    """
     k = len(shares)
-    if k == 1:
-        return np.zeros(1)
+    scaled = ratios / (ratios @ shares)[:, None]
+    information = (scaled * weight[:, None]).T @ scaled
+    # an orthonormal basis of the directions along which shares still sum to 1
     basis = np.linalg.svd(np.ones((1, k)))[2][1:].T  # (K, K - 1)
     covariance = basis @ np.linalg.pinv(basis.T @ information @ basis, rcond=1e-12, hermitian=True) @ basis.T
+    if math.isfinite(labelled):
+        bend = information / weight.sum() * np.outer(source, source)  # H
+        change = np.diag(shares / source) - source[:, None] * np.linalg.pinv(bend, rcond=1e-12, hermitian=True)
+        error = (np.diag(source) - np.outer(source, source)) / labelled
+        covariance = covariance + change @ error @ change.T
     return np.sqrt(np.maximum(covariance.diagonal(), 0.0))

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ._maps import MINUS_INFINITY
+from ._maps import MINUS_INFINITY, softplus
 
 SCORES = ("max_probability", "margin", "negative_entropy", "log_odds")
 
@@ -30,7 +30,7 @@ class ScoreKey(nn.Module):
         if self.score in ("max_probability", "log_odds"):
             return odds
         if self.score == "margin":  # 1 - (p1 - p2) = (rest + p2) / total, over the logit of the runner-up
-            total = nn.functional.softplus(odds.clamp(max=1e300)) + mass.log().squeeze(1)
+            total = softplus(odds.clamp(max=1e300)) + mass.log().squeeze(1)
             return total - torch.log(mass + (second > MINUS_INFINITY).to(mass.dtype)).squeeze(1)
         return self._entropy(logits, top, others, odds)
 
@@ -38,7 +38,7 @@ class ScoreKey(nn.Module):
     def _entropy(logits: Tensor, top: Tensor, others: Tensor, odds: Tensor) -> Tensor:
         """-log(H / ln K), K without masked classes: H (1 + r) = (1 + r) log(1 + r) + sum x (-log x), r the others."""
         classes = (logits != MINUS_INFINITY).to(logits.dtype).sum(1)
-        total = nn.functional.softplus(-odds)  # log(1 + r)
+        total = softplus(-odds)  # log(1 + r)
         first = torch.where(odds < 30, total + total.clamp(min=1e-300).log(), -odds)
         away = others - top
         ranked = torch.where(others == MINUS_INFINITY, MINUS_INFINITY, away + (-away).clamp(min=1e-300).log())

@@ -14,7 +14,7 @@ from ..errors import bad_input, need
 from ..registry import register_calibrator
 from ._calibrator import Calibrator
 from ._grid_error import top_correct
-from ._maps import LogitMap
+from ._maps import LogitMap, buffer
 from ._rows import Rows
 from ._score_keys import SCORES, ScoreKey, value_of_key
 from ._score_setting import score_setting
@@ -186,7 +186,7 @@ class SelectiveMap(nn.Module):
         super().__init__()
         self.map = LogitMap(nn.Identity())
         self.key = ScoreKey(str(score))
-        self.threshold = threshold
+        self.register_buffer("threshold", buffer(threshold))
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         return self.map(logits), self.key(logits.double()) >= self.threshold

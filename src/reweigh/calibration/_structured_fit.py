@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import bad_input
-from ._maps import MINUS_INFINITY, Scale
+from ._maps import MINUS_INFINITY, Scale, buffer
 from ._rows import Rows
 from ._softmax_regression import Diagonal, Full, SoftmaxRegression, on_processor, unmasked
 from ._temperature_scaling import most_likely
@@ -22,7 +22,7 @@ class LogMixture(nn.Module):
 
     def __init__(self, share: float) -> None:
         super().__init__()
-        self.share = share
+        self.register_buffer("share", buffer(share))
 
     def forward(self, logits: Tensor) -> Tensor:
         masked = logits == MINUS_INFINITY

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ._maps import softplus
 from ._rows import Rows
 
 Tensor = torch.Tensor
@@ -73,7 +74,7 @@ def sigmoid_moments(rows: Rows, inverse: float) -> Moments:
         label = labels_of(rows, block)
         p = torch.sigmoid(v)
         rest = torch.sigmoid(-v)
-        cost = torch.nn.functional.softplus(v) - label * v
+        cost = softplus(v) - label * v
         second = p * rest * v * v
         parts = torch.stack([cost.sum(1), ((p - label) * v).sum(1), second.sum(1), (second * (rest - p) * v).sum(1)])
         total += parts.sum(1) if rows.weight is None else parts @ rows.weight[block]
