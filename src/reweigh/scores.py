@@ -17,6 +17,8 @@ from .evidence import Evidence
 
 # log_odds has no bounds; binned losses see it on [-32, 32], beyond which a softmax says nothing new in float32
 LOG_ODDS_RANGE = 32.0
+# log-odds at which the probability of all other classes leaves float32's range
+SMALLEST_SHARE = 85.0
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,11 @@ def _negative_entropy(evidence: Evidence) -> Tensor:
 
 
 def _entropy_key(evidence: Evidence) -> Tensor:
-    share = evidence.entropy / _log_classes(evidence)
-    return -torch.log(share.clamp(min=torch.finfo(torch.float64).tiny))
+    log_classes, odds = _log_classes(evidence), evidence.confidence_log_odds
+    resolved = -torch.log((evidence.entropy / log_classes).clamp(min=torch.finfo(torch.float64).tiny))
+    # Beyond float32's smallest share the entropy is that of the first choice against the rest, m (1 + log(1 / m))
+    beyond = odds - torch.log1p(odds.clamp(min=0.0)) + torch.log(log_classes)
+    return torch.where(odds > SMALLEST_SHARE, beyond, resolved)
 
 
 def _squeezed_log_odds(evidence: Evidence) -> Tensor:
