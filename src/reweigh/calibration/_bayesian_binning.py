@@ -23,6 +23,7 @@ NEGLIGIBLE = 1e-12
 @register_calibrator(
     "bayesian_binning",
     aliases=("BBQ",),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax", "sigmoid"),
     weights=False,

@@ -19,6 +19,7 @@ from ._softmax_regression import on_processor
 @register_calibrator(
     "beta_calibration",
     aliases=("Beta",),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax", "sigmoid"),
     weights=True,

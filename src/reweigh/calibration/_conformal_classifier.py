@@ -26,6 +26,7 @@ SCOPES = ("marginal", "class", "group")
 @register_calibrator(
     "conformal_classifier",
     aliases=("conformal",),
+    role="decision",
     preserves_accuracy=True,
     heads=("softmax",),
     weights=True,

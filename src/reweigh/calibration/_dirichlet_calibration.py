@@ -26,6 +26,7 @@ GRID = tuple(10.0**power for power in range(-6, 4))
 @register_calibrator(
     "dirichlet_calibration",
     aliases=("Dirichlet", "DirODIR"),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,

@@ -28,6 +28,7 @@ LEAST = 1e-9
 @register_calibrator(
     "ensemble_temperature_scaling",
     aliases=("ETS",),
+    role="repair",
     preserves_accuracy=True,
     heads=("softmax",),
     weights=True,

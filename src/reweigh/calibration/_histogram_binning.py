@@ -19,6 +19,7 @@ from ._settings import whole
 @register_calibrator(
     "histogram_binning",
     aliases=("HB", "histogram"),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=False,

@@ -21,6 +21,7 @@ TIE_BREAKER = 1e-9
 @register_calibrator(
     "isotonic_calibration",
     aliases=("isotonic", "IR", "IROvA", "IRM"),
+    role="repair",
     preserves_accuracy=False,  # mode="pooled" does
     heads=("softmax", "sigmoid"),
     weights=True,

@@ -15,6 +15,7 @@ from ._scaling_fit import fit_matrix
 @register_calibrator(
     "matrix_scaling",
     aliases=("MatS", "matrix"),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,

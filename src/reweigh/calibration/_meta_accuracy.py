@@ -22,6 +22,7 @@ BINS = 20
 @register_calibrator(
     "meta_accuracy",
     aliases=("MetaAcc",),
+    role="decision",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=False,

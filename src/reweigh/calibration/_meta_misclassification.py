@@ -21,6 +21,7 @@ from ._settings import draw, row_numbers, share
 @register_calibrator(
     "meta_misclassification",
     aliases=("MetaMis",),
+    role="decision",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=False,

@@ -22,6 +22,7 @@ from ._softmax_regression import on_processor
 @register_calibrator(
     "platt_scaling",
     aliases=("Platt", "logistic"),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax", "sigmoid"),
     weights=True,

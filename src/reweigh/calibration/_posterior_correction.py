@@ -19,6 +19,7 @@ from ._posterior_maps import posterior_map
 @register_calibrator(
     "posterior_correction",
     aliases=("posterior",),
+    role="shift",
     preserves_accuracy=False,
     heads=("sigmoid",),
     weights=True,

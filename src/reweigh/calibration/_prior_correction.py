@@ -24,6 +24,7 @@ SMALLEST = 1e-300  # stands for a share of 0, so that logits stay finite
 @register_calibrator(
     "prior_correction",
     aliases=("prior", "Saerens"),
+    role="shift",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,

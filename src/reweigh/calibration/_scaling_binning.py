@@ -23,6 +23,7 @@ from ._settings import whole
 @register_calibrator(
     "scaling_binning",
     aliases=("SB", "PlattBinning"),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=False,

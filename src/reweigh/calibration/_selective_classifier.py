@@ -28,6 +28,7 @@ DESIGN_SHARE = 0.25
 @register_calibrator(
     "selective_classifier",
     aliases=("selective",),
+    role="decision",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,

@@ -20,6 +20,7 @@ from ._settings import whole
 @register_calibrator(
     "spline_calibration",
     aliases=("Spline",),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=False,

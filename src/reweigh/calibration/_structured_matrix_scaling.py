@@ -17,6 +17,7 @@ from ._structured_fit import fit_structured, tempered_mixture
 @register_calibrator(
     "structured_matrix_scaling",
     aliases=("SMS",),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,

@@ -17,6 +17,7 @@ from ._structured_fit import fit_structured, tempered_mixture
 @register_calibrator(
     "structured_vector_scaling",
     aliases=("SVS",),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,

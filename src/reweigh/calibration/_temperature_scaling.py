@@ -26,6 +26,7 @@ STANDARD_NORMAL_975 = 1.959963984540054
 @register_calibrator(
     "temperature_scaling",
     aliases=("TS", "temperature"),
+    role="repair",
     preserves_accuracy=True,
     heads=("softmax", "sigmoid"),
     weights=True,

@@ -15,6 +15,7 @@ from ._scaling_fit import fit_vector
 @register_calibrator(
     "vector_scaling",
     aliases=("VecS", "vector"),
+    role="repair",
     preserves_accuracy=False,
     heads=("softmax",),
     weights=True,
