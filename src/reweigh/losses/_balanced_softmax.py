@@ -33,7 +33,7 @@ def balanced_softmax(*, class_counts: Any, **common: Unpack[Common]) -> Loss:
     >>> import torch, reweigh
     >>> loss = reweigh.losses.balanced_softmax(class_counts=[90, 9, 1])
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1])).item(), 4)
-    4.3163
+    4.3166
     """
     # Shares instead of counts: a common shift that changes nothing and keeps the numbers small.
     return Loss(adjusted_rule("balanced_softmax", log_prior(counts("balanced_softmax", class_counts), 1.0)), **common)

@@ -46,7 +46,7 @@ def brier(**common: Unpack[Common]) -> Loss:
     >>> import torch, reweigh
     >>> loss = reweigh.losses.brier()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.0404
+    0.0392
     """
     rule = Rule(
         "brier",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Unpack
 
@@ -17,8 +18,7 @@ from ._confidence_bins import LARGEST_GAMMA, READINGS, UNKNOWN, bin_of, bin_stat
 
 def gamma_of_gap(gap: Tensor, *, scale: float, gamma_max: float) -> Tensor:
     """exp(scale * gap), at most gamma_max; never beyond a finite number, whatever gamma_max."""
-    highest = torch.tensor(LARGEST_GAMMA, dtype=gap.dtype, device=gap.device).log()
-    return torch.exp((scale * gap).clamp(max=highest)).clamp(max=gamma_max)
+    return torch.exp((scale * gap).clamp(max=math.log(LARGEST_GAMMA))).clamp(max=gamma_max)
 
 
 def row_gammas(evidence: Evidence, state: State, *, scale: float, gamma_max: float) -> Tensor:

@@ -92,7 +92,7 @@ def class_balanced(
     >>> import torch, reweigh
     >>> loss = reweigh.losses.class_balanced(class_counts=[100, 10, 1], beta=0.9)
     >>> [round(weight, 4) for weight in loss.class_balance.tolist()]
-    [0.3573, 0.5486, 2.0941]
+    [0.2393, 0.3674, 2.3932]
     """
     name = "class_balanced"
     weights = balanced_weights(name, class_counts, beta)

@@ -38,7 +38,7 @@ def confidence_penalty(*, beta: float = 0.1, **common: Unpack[Common]) -> Loss:
     >>> import torch, reweigh
     >>> loss = reweigh.losses.confidence_penalty(beta=0.1)
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.1170
+    0.1174
     """
     beta = number("confidence_penalty", "beta", beta, low=0.0, high=1e6)
     rule = Rule(

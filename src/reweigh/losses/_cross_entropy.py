@@ -58,7 +58,7 @@ def cross_entropy(
     >>> import torch, reweigh
     >>> loss = reweigh.losses.cross_entropy(label_smoothing=0.1)
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.3364
+    0.3365
     """
     strength = number("cross_entropy", "label_smoothing", label_smoothing, low=0.0, high=1.0)
     shares = choice("cross_entropy", "smoothing", smoothing, {"uniform": uniform, "others": others})

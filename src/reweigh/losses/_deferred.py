@@ -58,7 +58,7 @@ def deferred(
     >>> before = loss(logits, target).item()
     >>> loss.advance(2)
     >>> round(before, 4), round(loss(logits, target).item(), 4)
-    (0.8133, 1.2131)
+    (0.8133, 1.2129)
     """
     name = "deferred"
     inner = inner_rule(name, loss)

@@ -53,7 +53,7 @@ def inverse_focal(*, gamma: float = 1.0, detached: bool = False, **common: Unpac
     >>> import torch, reweigh
     >>> loss = reweigh.losses.inverse_focal(gamma=1.0)
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.3131
+    0.3132
     """
     gamma = number("inverse_focal", "gamma", gamma, low=0.0, high=100.0)
     rewards_errors = gamma > HIGHEST_SOUND_GAMMA and not detached

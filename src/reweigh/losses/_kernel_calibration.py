@@ -107,7 +107,7 @@ def kernel_calibration(
     >>> loss = reweigh.losses.kernel_calibration()
     >>> logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
     >>> round(loss(logits, torch.tensor([0, 1, 0])).item(), 4)
-    1.1094
+    1.1994
     """
     name = "kernel_calibration"
     strength = number(name, "strength", strength, low=0.0, high=1e6)

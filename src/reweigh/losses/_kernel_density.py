@@ -64,7 +64,7 @@ def kernel_density(
     >>> loss = reweigh.losses.kernel_density()
     >>> logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
     >>> round(loss(logits, torch.tensor([0, 1, 0])).item(), 4)
-    0.8960
+    0.9921
     """
     name = "kernel_density"
     strength = number(name, "strength", strength, low=0.0, high=1e6)

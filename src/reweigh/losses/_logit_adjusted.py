@@ -62,7 +62,7 @@ def logit_adjusted(*, class_counts: Any, tau: float = 1.0, **common: Unpack[Comm
     >>> import torch, reweigh
     >>> loss = reweigh.losses.logit_adjusted(class_counts=[90, 9, 1])
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1])).item(), 4)
-    4.3163
+    4.3166
     """
     tau = number("logit_adjusted", "tau", tau, low=0.0, high=1e6)
     rows = counts("logit_adjusted", class_counts)

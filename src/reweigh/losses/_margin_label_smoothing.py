@@ -17,7 +17,7 @@ from ..rules import Rule, State, log_loss, number
 def margin_cost(evidence: Evidence, state: State, *, margin: float, strength: float) -> Tensor:
     """-log p + strength * mean_k max(0, max_j z_j - z_k - margin); differences of logits are those of log p."""
     log_all = evidence.log_probabilities
-    distance = log_all.max(1, keepdim=True).values - log_all
+    distance = log_all.gather(1, evidence.top.unsqueeze(1)) - log_all
     beyond = torch.where(log_all == -torch.inf, 0.0, (distance - margin).clamp(min=0.0))  # masked classes do not count
     return log_loss(evidence, state) + strength * beyond.sum(1) / evidence.classes
 
@@ -51,7 +51,7 @@ def margin_label_smoothing(*, margin: float = 10.0, strength: float = 0.1, **com
     rule = Rule(
         "margin_label_smoothing",
         partial(margin_cost, margin=margin, strength=strength),
-        needs=("log_p", "log_probabilities", "classes"),
+        needs=("log_p", "log_probabilities", "top", "classes"),
         soft="linear",
     )
     return Loss(rule, **common)

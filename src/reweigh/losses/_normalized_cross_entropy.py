@@ -14,9 +14,15 @@ from ..rules import Rule, State
 
 
 def normalized_cost(evidence: Evidence, state: State) -> Tensor:
-    """log p_y / sum_k log p_k, in [0, 1]. The others' part of the sum is log(1 - p) where there is one other class."""
-    others = torch.where(evidence.classes == 2, evidence.log_miss, evidence.sum_log_p - evidence.log_p)
-    return evidence.log_p / (evidence.log_p + others)
+    """log p_y / sum_k log p_k, in [0, 1]. The others' part of the sum is log(1 - p) where there is one other class.
+
+    Of a / (a + b) and 1 / (1 + b / a) each has an exact gradient on one side of a = b.
+    """
+    own = evidence.log_p
+    others = torch.where(evidence.classes == 2, evidence.log_miss, evidence.sum_log_p - own)
+    larger = own < others  # the larger loss
+    ratio = others / torch.where(larger, own, -1.0)
+    return torch.where(larger, 1.0 / (1.0 + ratio), own / (own + torch.where(larger, -1.0, others)))
 
 
 @register_loss(
@@ -38,7 +44,7 @@ def normalized_cross_entropy(**common: Unpack[Common]) -> Loss:
     >>> import torch, reweigh
     >>> loss = reweigh.losses.normalized_cross_entropy()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.0307
+    0.0308
     """
     rule = Rule(
         "normalized_cross_entropy",

@@ -14,9 +14,28 @@ from ..registry import register_loss
 from ..rules import Rule, State, log_loss, number
 
 
+SMALL = 0.1  # below it the series is summed, to the last digit of float64
+TERMS = 16
+
+
 def polynomial_cost(evidence: Evidence, state: State, *, epsilon: float) -> Tensor:
     """-log p + epsilon (1 - p)."""
     return log_loss(evidence, state) + epsilon * torch.exp(evidence.log_miss)
+
+
+def lowered_cost(evidence: Evidence, state: State, *, epsilon: float) -> Tensor:
+    """The same for a negative epsilon, where the two terms cancel: (1 + epsilon) (-log p) - epsilon (-log p - (1 - p)).
+
+    The last bracket is sum_(k >= 2) (1 - p)^k / k.
+    """
+    miss = torch.exp(evidence.log_miss)
+    small = miss < SMALL
+    x = torch.where(small, miss, 0.0)
+    series = torch.zeros_like(x)
+    for k in range(TERMS, 1, -1):
+        series = (series + 1.0 / k) * x
+    beyond = torch.where(small, series * x, log_loss(evidence, state) - miss)
+    return (1.0 + epsilon) * log_loss(evidence, state) - epsilon * beyond
 
 
 @register_loss(
@@ -39,7 +58,8 @@ def polynomial(*, epsilon: float = 1.0, **common: Unpack[Common]) -> Loss:
     >>> import torch, reweigh
     >>> loss = reweigh.losses.polynomial(epsilon=1.0)
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.3260
+    0.3261
     """
     epsilon = number("polynomial", "epsilon", epsilon, low=-1.0, high=1e6)
-    return Loss(Rule("polynomial", partial(polynomial_cost, epsilon=epsilon), needs=("log_p", "log_miss")), **common)
+    cost = polynomial_cost if epsilon >= 0.0 else lowered_cost
+    return Loss(Rule("polynomial", partial(cost, epsilon=epsilon), needs=("log_p", "log_miss")), **common)

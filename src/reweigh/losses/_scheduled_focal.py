@@ -80,7 +80,7 @@ def scheduled_focal(
     >>> import torch, reweigh
     >>> loss = reweigh.losses.scheduled_focal()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1])).item(), 4)
-    1.2118
+    1.1834
     """
     cost = weighted(partial(scheduled_weight, steps=_steps(schedule)), log_loss, detached=detached)
     rule = Rule("scheduled_focal", cost, needs=("log_p", "log_miss", "log_odds"), holds_constants=detached)

@@ -83,7 +83,7 @@ def single_label_asymmetric(
     >>> import torch, reweigh
     >>> loss = reweigh.losses.single_label_asymmetric()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.1586
+    0.1585
     """
     name = "single_label_asymmetric"
     settings = {

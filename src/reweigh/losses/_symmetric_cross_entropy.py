@@ -43,7 +43,7 @@ def symmetric_cross_entropy(*, alpha: float = 0.1, beta: float = 1.0, **common: 
     >>> import torch, reweigh
     >>> loss = reweigh.losses.symmetric_cross_entropy()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    1.4627
+    1.4557
     """
     alpha = number("symmetric_cross_entropy", "alpha", alpha, low=0.0, high=1e6)
     beta = number("symmetric_cross_entropy", "beta", beta, low=0.0, high=1e6)

@@ -63,7 +63,7 @@ def uncertainty_weighted(*, gamma: float = 1.0, norm: float = 2, **common: Unpac
     >>> import torch, reweigh
     >>> loss = reweigh.losses.uncertainty_weighted()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.0341
+    0.0336
     """
     gamma = number("uncertainty_weighted", "gamma", gamma, low=0.0, high=1e6)
     distance, fields = choice("uncertainty_weighted", "norm", norm, NORMS)
