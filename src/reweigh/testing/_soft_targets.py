@@ -30,6 +30,12 @@ def _soft(subject: Subject, seed: int) -> Data:
 def _takes(subject: Subject) -> None:
     apply_if(subject.rule.head != "boxes", "boxes have no shares")
     apply_if(not subject.rule.index_targets, "the loss was built for class indices")
+    rule = subject.rule
+    demand(
+        rule.head == "sigmoid" or rule.soft in ("own", "refused") or "log_probabilities" not in rule.needs,
+        "a rule that needs log_probabilities cannot be asked about each class in turn as the outcome. Declare "
+        "soft='own' with a soft_cost, or soft='refused'.",
+    )
 
 
 @check("soft_targets")

@@ -95,5 +95,6 @@ def run(subject: Subject, one: Check) -> Result:
         return Result(subject.label, one.name, "failed", str(sentence))
     except Exception as error:  # whatever a loss raises where it should answer
         first = str(error).strip().split("\n\n")[0][:600]
-        return Result(subject.label, one.name, "failed", f"raised {type(error).__name__}: {first}")
+        words = f"raised {type(error).__name__} where it should answer: {first}"
+        return Result(subject.label, one.name, "failed", words)
     return Result(subject.label, one.name, "passed")
