@@ -56,5 +56,6 @@ def confidence_accuracy_difference(*, strength: float = 1.0, **common: Unpack[Co
         needs=("log_p", "log_miss", "log_probabilities"),
         coupled=True,
         soft="refused",
+        rewards_errors=strength > 5.0,  # the batch's penalty may outweigh a row's own cost
     )
     return Loss(rule, **common)

@@ -46,6 +46,6 @@ def confidence_penalty(*, beta: float = 0.1, **common: Unpack[Common]) -> Loss:
         partial(penalised_cost, beta=beta),
         needs=("log_p", "entropy"),
         soft="linear",
-        rewards_errors=beta > 1.0,
+        rewards_errors=beta > 1.0,  # with about a thousand classes; later with fewer
     )
     return Loss(rule, **common)

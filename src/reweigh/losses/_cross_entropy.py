@@ -70,5 +70,6 @@ def cross_entropy(
         needs=("log_p", "sum_log_p", "classes"),
         weighs_classes=True,
         soft="linear",
+        rewards_errors=strength > 0.5,  # then the true class's share may be below that of the first choice
     )
     return Loss(rule, **common)

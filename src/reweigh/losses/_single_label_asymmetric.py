@@ -97,6 +97,7 @@ def single_label_asymmetric(
         partial(asymmetric_cost, **settings),
         needs=("log_p", "log_miss", "log_probabilities", "classes"),
         holds_constants=bool(detached),
+        rewards_errors=settings["smoothing"] > 0.5 and settings["negative"] < 1.0,  # nearly uniform targets
         soft="own",
         soft_cost=partial(asymmetric_soft_cost, **settings),
         soft_needs=("log_probabilities", "log_miss", "classes"),
