@@ -86,9 +86,9 @@ def _vector(column: Any, name: str, label: str) -> numpy.ndarray:
     if types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind):
         return column.to_numpy(zero_copy_only=False)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return text(column.to_pylist())
+        return text(column.to_pylist(), name, label)
     if types.is_temporal(kind):
-        return text(column.cast("string").to_pylist())
+        return text(column.cast("string").to_pylist(), name, label)
     if types.is_null(kind) and not len(column):
         return numpy.empty(0)
     raise InputError(
@@ -96,9 +96,13 @@ def _vector(column: Any, name: str, label: str) -> numpy.ndarray:
     )
 
 
-def text(values: list[str]) -> numpy.ndarray:
-    """Strings as an array: of fixed width, or of variable width where one long entry would fill the memory."""
+def text(values: list[str], name: str, label: str) -> numpy.ndarray:
+    """Strings as an array, whose entries all take the room of the longest: one absurd entry may not fill the memory."""
     longest = max(map(len, values), default=1)
     if 4 * longest * len(values) > max(ROOMY_TEXT, 64 * sum(map(len, values))):
-        return numpy.array(values, dtype=numpy.dtypes.StringDType())
+        row = next(row for row, value in enumerate(values) if len(value) == longest)
+        raise InputError(
+            f"opening {label}: column {name!r} has {longest:,} characters in row {row}, expected names of one length or so. "
+            "Leave the column out, or name another."
+        )
     return numpy.array(values, dtype=f"U{max(longest, 1)}")

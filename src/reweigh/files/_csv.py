@@ -138,4 +138,4 @@ def _typed(column: Any, name: str, kind: str, label: str, before: int = 0) -> nu
     if "" in values:
         row = before + values.index("")
         raise InputError(f"opening {label}: column {name!r} is empty in row {row}, expected a value in every row.")
-    return text(values)
+    return text(values, name, label)

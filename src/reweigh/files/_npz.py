@@ -25,6 +25,7 @@ WHAT = "an NPZ file"
 COMMENT = b"reweigh"  # the archive's comment: a second place that says the file is ours
 MOST_MANIFEST = 16 << 20
 CHUNK = 1 << 20
+END_BYTES = (1 << 16) + 22  # within which a zip's end record begins
 
 
 @register_format("npz", endings=(".npz",), writes=True)
@@ -63,8 +64,11 @@ def _open(path: Path, options: Mapping[str, Any]) -> Source:
 
 
 def _members(archive: zipfile.ZipFile, label: str) -> dict[str, zipfile.ZipInfo]:
+    """Name -> member of every array; all members are looked at, so that none is lost by a damaged name."""
+    _check_directory(archive)
     found: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
+        archive.open(info).close()  # compares the name in the directory with the one beside the data
         name = info.filename.removesuffix(".npy")
         if name == info.filename:
             continue
@@ -72,6 +76,24 @@ def _members(archive: zipfile.ZipFile, label: str) -> dict[str, zipfile.ZipInfo]
             raise InputError(f"opening {label}: it holds two arrays called {name!r}.")
         found[name] = info
     return found
+
+
+def _check_directory(archive: zipfile.ZipFile) -> None:
+    """The directory has as many entries as its end says, and ends where that begins; zipfile reads on without."""
+    handle = archive.fp
+    handle.seek(0, 2)  # type: ignore[union-attr]
+    size = handle.tell()  # type: ignore[union-attr]
+    handle.seek(max(0, size - END_BYTES))  # type: ignore[union-attr]
+    tail = handle.read()  # type: ignore[union-attr]
+    place = tail.rfind(b"PK\x05\x06")
+    if place < 0 or len(tail) != place + 22 + int.from_bytes(tail[place + 20 : place + 22], "little"):
+        raise zipfile.BadZipFile("the end of its directory is missing")
+    entries = int.from_bytes(tail[place + 10 : place + 12], "little")
+    length, begin = (int.from_bytes(tail[place + at : place + at + 4], "little") for at in (12, 16))
+    if 0xFFFF == entries or 0xFFFFFFFF in (length, begin):
+        return  # a large archive keeps these numbers elsewhere
+    if entries != len(archive.infolist()) or begin + length != max(0, size - END_BYTES) + place:
+        raise zipfile.BadZipFile("its directory is not where its end says")
 
 
 def _own_manifest(
@@ -194,7 +216,6 @@ def _write(handle: BinaryIO, tables: Iterable[Predictions], extra: Mapping[str, 
         raise InputError("writing NPZ: there are no predictions to write.")
     table = Predictions.concatenate(parts) if len(parts) > 1 else parts[0]
     arrays = {name: as_numpy(values) for name, values in columns_of(table).items()}
-    arrays = {name: values.astype(str) if values.dtype.kind == "T" else values for name, values in arrays.items()}
     words = {}
     with zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = COMMENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +25,7 @@ WHAT = "a Parquet file"
 FIELD_KEY, FIELD_MARK = b"PARQUET:field_id", b"726569"
 ROW_GROUP_BYTES = 64 << 20
 BUFFER_BYTES = 1 << 20
+LARGE_GROUP = 256 << 20
 
 
 def _library() -> Any:
@@ -61,7 +63,7 @@ def _open(path: Path, options: Mapping[str, Any]) -> Source:
         if twice:
             raise InputError(f"opening {label}: it has two columns called {min(twice)!r}.")
         manifest = _own_manifest(footer, schema, label)
-        if manifest is not None:
+        if manifest is not None and "rows" in manifest:
             _manifest.check_columns(manifest, columns, footer.num_rows, label)
         _check_size(footer, schema, path.stat().st_size, label)
     return Source(
@@ -75,12 +77,17 @@ def _open(path: Path, options: Mapping[str, Any]) -> Source:
 
 
 def _own_manifest(footer: Any, schema: Any, label: str) -> dict[str, Any] | None:
-    """The manifest of a file of ours; a file that only partly says it is ours is damaged."""
+    """The manifest of a file of ours; a file that only partly says it is ours is damaged.
+
+    Another program that rewrites a file of ours may keep the manifest without the number of rows, which was added
+    last: head and names in it hold, checksums do not. It may also drop the manifest, schema and all, and keep the marks.
+    """
     facts = footer.metadata or {}
     key = _manifest.KEY.encode()
     if key in facts:
         return _manifest.loads(facts[key], label)
-    if any((field.metadata or {}).get(FIELD_KEY) == FIELD_MARK for field in schema):
+    marked = any((field.metadata or {}).get(FIELD_KEY) == FIELD_MARK for field in schema)
+    if marked and (b"ARROW:schema" not in facts or key in (schema.metadata or {})):
         raise _manifest.damaged(label, "its manifest is missing")
     return None
 
@@ -114,7 +121,9 @@ def _read(path: Path, footer: Any, wanted: Wanted) -> dict[str, numpy.ndarray]:
 
 def _batches(path: Path, footer: Any, wanted: Wanted, rows: int) -> Iterator[dict[str, numpy.ndarray]]:
     seen = 0
-    with _file(path, metadata=footer, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+    # a buffered page is allocated by the size it claims, a group is read as it is: the former only where groups are large
+    large = any(footer.row_group(group).total_byte_size > LARGE_GROUP for group in range(footer.num_row_groups))
+    with _file(path, metadata=footer, pre_buffer=False, buffer_size=BUFFER_BYTES if large else 0) as file:
         for batch in file.iter_batches(batch_size=rows, columns=list(wanted), use_threads=False):
             seen += batch.num_rows
             yield {name: to_numpy(batch.column(name), name, str(path)) for name in wanted}
@@ -144,21 +153,42 @@ def _arrow_table(predictions: Predictions) -> Any:
 
 
 def _write(handle: BinaryIO, tables: Iterable[Predictions], extra: Mapping[str, Any]) -> None:
-    writer, manifest, rows = None, {}, 0
-    for predictions in tables:
-        table = _arrow_table(predictions)
-        if writer is None:
-            words = {name: in_words(kind) for name, kind in zip(table.schema.names, table.schema.types, strict=True)}
-            manifest = _manifest.describe(predictions, words, extra)
-            writer = _writer(handle, table.schema, words)
-        writer.write_table(
-            table, row_group_size=max(1, ROW_GROUP_BYTES * max(table.num_rows, 1) // max(table.nbytes, 1))
-        )
-        rows += table.num_rows
-    if writer is None:
+    first, rest = _split_first(tables)
+    table = _arrow_table(first)
+    words = {name: in_words(kind) for name, kind in zip(table.schema.names, table.schema.types, strict=True)}
+    manifest = _manifest.describe(first, words, extra)
+    begun = {_manifest.KEY: _manifest.dumps(manifest)}  # the rows are counted when all are written
+    with _writing(handle, table.schema.with_metadata(begun), words) as writer:
+        rows = _write_group(writer, table)
+        for predictions in rest:
+            rows += _write_group(writer, _arrow_table(predictions))
+        writer.add_key_value_metadata({_manifest.KEY: _manifest.dumps({**manifest, "rows": rows})})
+
+
+def _split_first(tables: Iterable[Predictions]) -> tuple[Predictions, Iterator[Predictions]]:
+    steps = iter(tables)
+    first = next(steps, None)
+    if first is None:
         raise InputError("writing Parquet: there are no predictions to write.")
-    writer.add_key_value_metadata({_manifest.KEY: _manifest.dumps({**manifest, "rows": rows})})
-    writer.close()
+    return first, steps
+
+
+def _write_group(writer: Any, table: Any) -> int:
+    writer.write_table(table, row_group_size=max(1, ROW_GROUP_BYTES * max(table.num_rows, 1) // max(table.nbytes, 1)))
+    return table.num_rows
+
+
+@contextmanager
+def _writing(handle: BinaryIO, schema: Any, words: Mapping[str, str]) -> Iterator[Any]:
+    """A writer that is closed for good also when the disk is full, where closing fails once more."""
+    writer = _writer(handle, schema, words)
+    try:
+        yield writer
+        writer.close()
+    finally:
+        with suppress(Exception):
+            writer.close()
+        writer.is_open = False
 
 
 def _writer(handle: BinaryIO, schema: Any, words: Mapping[str, str]) -> Any:

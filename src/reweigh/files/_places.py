@@ -98,7 +98,7 @@ def _of_path(path: Path, chosen: Choice) -> Opened:
 def _warn_of_parts(path: Path) -> None:
     """A newer recording under this name that was interrupted is said, not passed over."""
     parts = _ranks.parts_folder(path)
-    if parts.is_dir() and any(_ranks.rank_of(one) for one in parts.iterdir()):
+    if os.path.isdir(parts) and any(_ranks.rank_of(one) for one in parts.iterdir()):
         warnings.warn(f"{path}: a later recording to it did not end; {_ranks.left(parts)}", stacklevel=2)
 
 
@@ -109,7 +109,7 @@ def _of_missing(path: Path, chosen: Choice) -> Opened:
         if found:
             return Opened([_file_source(one, chosen) for one in found])
     parts = _ranks.parts_folder(path)
-    if parts.is_dir():
+    if os.path.isdir(parts):
         if chosen.partial:
             return _of_folder(parts, chosen)
         raise InputError(

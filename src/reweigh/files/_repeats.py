@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy
-import torch
 
 from ..errors import InputError
 from ..predictions import Predictions
@@ -25,7 +24,7 @@ ROUNDING = {numpy.dtype("float64"): 1e-6, numpy.dtype("float32"): 1e-3, numpy.dt
 
 def hashes(ids: Any) -> numpy.ndarray:
     """64 well-mixed bits of every id, equal for equal ids whatever the width of the array."""
-    values = as_numpy(ids) if isinstance(ids, torch.Tensor) else ids
+    values = as_numpy(ids)
     if values.dtype.kind in "iub":
         return _mixed(values.astype(numpy.int64).view(numpy.uint64))
     if values.dtype.kind == "f":

@@ -127,7 +127,7 @@ def _text(encoded: torch.Tensor, offsets: torch.Tensor, name: str, label: str) -
         or (ends and ends[0] < 0)
     ):
         raise InputError(f"opening {label}: the offsets of the text column {name!r} do not fit its bytes.")
-    return text([raw[start:end].decode("utf-8") for start, end in zip(starts, ends, strict=True)])
+    return text([raw[start:end].decode("utf-8") for start, end in zip(starts, ends, strict=True)], name, label)
 
 
 def _read(path: Path, wanted: Wanted, texts: list[str], manifest: Mapping[str, Any] | None) -> dict[str, Any]:

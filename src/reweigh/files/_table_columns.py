@@ -23,6 +23,8 @@ def as_numpy(values: Any) -> numpy.ndarray:
         return values.astype(numpy.float64)
     if values.dtype.kind == "S":
         return values.astype(str)
+    if values.dtype.kind == "T":  # NumPy's text of variable width
+        return numpy.array(values.tolist(), dtype=str)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 

@@ -60,7 +60,7 @@ def column(values: Any, name: str) -> Any:
     except ValueError as error:
         raise InputError(f"opening the dictionary: {name!r} has rows of unequal length ({error}).") from error
     if array.dtype == object and array.size and all(isinstance(value, str) for value in array.flat):
-        return text(list(array.flat)) if array.ndim == 1 else array.astype(str)
+        return text(list(array.flat), name, "the table") if array.ndim == 1 else array.astype(str)
     if (
         array.dtype == object
         and array.ndim == 1
