@@ -282,6 +282,7 @@ def softmax_evidence(
         forced = forced_rows(u, target)
         if examine is not None:
             examine(fields["log_odds"], None)
+        fields = {name: fields[name] for name in needs}  # the same on every rank, whichever form it takes
     else:
         link = _Link(needs, scale, offset, sum_weight, standing, kernel, [])
         fields = dict(zip(needs, _FusedSoftmax.apply(z, target, link), strict=True))
