@@ -31,9 +31,9 @@ def next_gammas(
     gammas: Tensor, gaps: Tensor, *, scale: float, gamma_max: float, gamma_min: float, switch: float
 ) -> Tensor:
     """gamma exp(+-scale gap), thrown to the other branch when it comes closer to 0 than `switch`, then bounded."""
-    exponent = torch.where(gammas > 0, scale, -scale) * gaps
+    exponent = scale * torch.where(gammas > 0, gaps, -gaps)
     grown = gammas * torch.exp(exponent.clamp(max=LARGEST_EXPONENT))
-    crossed = torch.where(grown > 0, -switch, switch)
+    crossed = switch * torch.where(grown > 0, -1.0, 1.0).to(grown.dtype)
     return torch.where(grown.abs() < switch, crossed, grown).clamp(gamma_min, min(gamma_max, LARGEST_GAMMA))
 
 
