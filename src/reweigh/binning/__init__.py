@@ -8,7 +8,7 @@ from __future__ import annotations
 from ._edges import interpolated_edges, members, split_edges, width_edges, width_members
 from ._error import calibration_error, checked_norm, debiased_calibration_error
 from ._rules import RULES, Bins, assign
-from ._sums import add_up, bin_sums, halves
+from ._sums import add_up, bin_sums, exact_sum, halves
 
 __all__ = [
     "RULES",
@@ -19,6 +19,7 @@ __all__ = [
     "calibration_error",
     "checked_norm",
     "debiased_calibration_error",
+    "exact_sum",
     "halves",
     "interpolated_edges",
     "members",

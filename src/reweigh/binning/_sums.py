@@ -21,17 +21,27 @@ def halves(values: Tensor) -> Tensor:
     return torch.stack([torch.where(torch.isfinite(values), coarse, values), (values - coarse).nan_to_num(0.0)], -1)
 
 
+def exact_sum(values: Tensor) -> Tensor:
+    """(2,) the halves of the sum of (n,) values."""
+    values = values.double()
+    coarse = (values + _GRID) - _GRID
+    parts = torch.stack([coarse.sum(), (values - coarse).sum()])
+    return parts if bool(torch.isfinite(parts).all()) else torch.stack([values.sum(), torch.zeros_like(parts[0])])
+
+
 def add_up(index: Tensor, values: Tensor, bins: int) -> Tensor:
     """(bins, 2) sums of `values` by `index`, in the two halves that keep them exact."""
     values = values.double()
     coarse = (values + _GRID) - _GRID
-    parts = [torch.bincount(index, weights=part, minlength=bins) for part in (coarse, values - coarse)]
-    return torch.stack(parts, -1)
+    fine = values - coarse
+    sums = torch.bincount(index, weights=coarse, minlength=bins)
+    rest = torch.bincount(index, weights=fine, minlength=bins) if bool(fine.any()) else torch.zeros_like(sums)
+    return torch.stack([sums, rest], -1)
 
 
 def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None) -> Tensor:
     """(bins, 3, 2) weight (the number of rows without weights), confidence and correctness of each bin, in halves."""
-    if bool((index < 0).any()):
+    if len(index) and int(index.min()) < 0:
         kept = index >= 0
         index, confidence, correct = index[kept], confidence[kept], correct[kept]
         weights = None if weights is None else weights[kept]

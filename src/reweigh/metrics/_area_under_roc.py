@@ -20,10 +20,9 @@ Array = numpy.ndarray
 
 
 def block_sums(ranked: Ranked, happened: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Positive and negative weight of each block of ties, from the highest key down."""
-    happened = happened[ranked.order]
-    weight = numpy.ones_like(happened) if weights is None else weights[ranked.order]
-    positive, negative = weight * happened, weight * (1 - happened)
+    """Positive and negative weight of each block of ties, from the highest key down; columns in the ranking's order."""
+    positive = happened if weights is None else weights * happened
+    negative = 1 - happened if weights is None else weights - positive
     if ranked.first.all():
         return positive, negative
     return numpy.add.reduceat(positive, ranked.starts), numpy.add.reduceat(negative, ranked.starts)
@@ -105,8 +104,9 @@ def area_under_roc(
         raise unknown_name("scope", str(scope), ("class_wise", "top_label"))
     if scope == "top_label":
         need_some_rows(predictions, "the area under the ROC curve")
-        correct = predictions.correctness.cpu().numpy()
-        return roc_area(ranked_by(predictions, "max_probability"), correct, decision_weights(predictions))
+        ranked, weights = ranked_by(predictions, "max_probability"), decision_weights(predictions)
+        correct = predictions.correctness.cpu().numpy()[ranked.order]
+        return roc_area(ranked, correct, None if weights is None else weights[ranked.order])
     chosen = chosen_class(predictions, positive)
     values, support = each_class(predictions, roc_area, "the area under the ROC curve", chosen)
     return summarised(torch.tensor(values, dtype=torch.float64), support, average, chosen)

@@ -18,10 +18,19 @@ Array = numpy.ndarray
 
 
 def step_precision(ranked: Ranked, happened: Array, weights: Array | None = None) -> float:
-    """sum of (recall gained) x precision over the thresholds from the top; NaN without positives."""
-    positive, negative = block_sums(ranked, happened, weights)
-    found, accepted = numpy.cumsum(positive), numpy.cumsum(positive + negative)
-    if not found[-1] > 0:
+    """sum of (recall gained) x precision over the thresholds from the top; NaN without positives.
+
+    Columns come in the ranking's order. Where things happened or did not, the positives alone are looked at.
+    """
+    hits = numpy.flatnonzero(happened)
+    if ranked.first.all() and len(hits) and (happened[hits] == 1).all():
+        positive = numpy.ones(len(hits)) if weights is None else weights[hits]
+        accepted = hits + 1.0 if weights is None else numpy.cumsum(weights)[hits]
+        found = numpy.cumsum(positive)
+    else:
+        positive, negative = block_sums(ranked, happened, weights)
+        found, accepted = numpy.cumsum(positive), numpy.cumsum(positive + negative)
+    if not len(found) or not found[-1] > 0:
         return float("nan")
     precision = numpy.divide(found, accepted, out=numpy.zeros_like(found), where=accepted > 0)
     return float((positive * precision).sum() / found[-1])

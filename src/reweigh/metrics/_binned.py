@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy
 import torch
 
 from ..binning import RULES, assign, bin_sums, members, split_edges, width_edges, width_members
@@ -146,16 +147,14 @@ def _class_sums(predictions: Predictions, cut: Binning) -> Tensor:
     edge = float(width_edges(cut.bins)[1])
     for rows, block in _own_blocks(predictions):
         above = _above(block, edge, cut.closed)
-        place = torch.nonzero(above.view(-1)).squeeze(1)
-        row, column = place // classes, place % classes
+        place = _places(above)
         value = block.reshape(-1)[place].double()
-        cell = column * cut.bins + width_members(value, cut.bins, closed=cut.closed)
-        weight = torch.ones(len(block), dtype=torch.float64, device=device) if weights is None else weights[rows]
-        small = block.double().masked_fill(above, 0.0)
-        low[1] += weight @ small
-        heavy = weight[row]
+        cell = (place % classes) * cut.bins + width_members(value, cut.bins, closed=cut.closed)
+        weight = None if weights is None else weights[rows]
+        heavy = None if weight is None else weight[place // classes]
+        low[1] += block.sum(0, dtype=torch.float64) if weight is None else weight @ block.double()
         high[0] += torch.bincount(cell, weights=heavy, minlength=len(high[0]))
-        high[1] += torch.bincount(cell, weights=heavy * value, minlength=len(high[0]))
+        high[1] += torch.bincount(cell, weights=value if heavy is None else heavy * value, minlength=len(high[0]))
         if predictions.target_form == "index":
             happened = targets[rows].long()
             own = block.gather(1, happened.unsqueeze(1)).squeeze(1).double()
@@ -163,14 +162,23 @@ def _class_sums(predictions: Predictions, cut: Binning) -> Tensor:
             high[2] += torch.bincount(cell, weights=weight, minlength=len(high[0]))
         else:
             truth = outcome_block(predictions, targets, rows)
-            high[2] += torch.bincount(cell, weights=heavy * truth.reshape(-1)[place], minlength=len(high[0]))
-            low[2] += weight @ truth.masked_fill(above, 0.0)
+            part = truth.reshape(-1)[place]
+            high[2] += torch.bincount(cell, weights=part if heavy is None else heavy * part, minlength=len(high[0]))
+            truth = truth.masked_fill(above, 0.0)
+            low[2] += truth.sum(0) if weight is None else weight @ truth
     sums = high.view(3, classes, cut.bins)
     whole = float(len(predictions)) if weights is None else weights.sum()
-    low[0] = whole - sums[0].sum(1)
+    low[:2] -= sums[:2].sum(2)  # what is not above the lowest bin is in it
+    low[0] += whole
     sums[:, :, 0] += low
     sums = sums.permute(1, 2, 0)
     return torch.stack([sums, torch.zeros_like(sums)], -1)
+
+
+def _places(above: Tensor) -> Tensor:
+    """The flat places of the true elements; NumPy finds them several times faster."""
+    flat = above.reshape(-1)
+    return torch.from_numpy(numpy.flatnonzero(flat.numpy())) if flat.device.type == "cpu" else torch.nonzero(flat)[:, 0]
 
 
 def _own_blocks(predictions: Predictions):

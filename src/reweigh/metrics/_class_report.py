@@ -122,8 +122,8 @@ def best_thresholds(validation: Predictions) -> Tensor:
     for number in range(int(validation.classes or 0)):
         probability = validation.class_probabilities(slice(number, number + 1)).squeeze(1).cpu().numpy()
         ranked = rank_down(probability)
-        happened = class_outcome(validation, targets, number).cpu().numpy()
-        positive, negative = block_sums(ranked, happened, weights)
+        happened = class_outcome(validation, targets, number).cpu().numpy()[ranked.order]
+        positive, negative = block_sums(ranked, happened, None if weights is None else weights[ranked.order])
         hit, decided = numpy.cumsum(positive), numpy.cumsum(positive + negative)
         if not hit[-1] > 0:
             found.append(float("nan"))

@@ -57,7 +57,10 @@ def summarised(values: torch.Tensor, support: torch.Tensor, average: str | None,
 def each_class(
     predictions: Predictions, measure: Callable[[Ranked, Array, Array | None], Any], what: str, positive: int | None
 ) -> tuple[list[Any], torch.Tensor]:
-    """`measure(ranking of its probability, what happened, weights)` of every class (or of one), and the classes' support."""
+    """`measure(ranking, what happened, weights)` of every class (or of one), and the classes' support.
+
+    What happened and the weights come in the order of the ranking of the class's probability.
+    """
     need_some_rows(predictions, what)
     targets = outcomes(predictions, what)
     weights = None if predictions.row_weights is None else predictions.row_weights.cpu().numpy()
@@ -71,10 +74,14 @@ def each_class(
             values.append(float("nan"))
             support.append(0.0)
             continue
-        ranked = rankings[number] if key is None else rank_down(key.cpu().numpy())
+        if key is None:
+            ranked, happened = rankings[number]
+        else:
+            ranked = rank_down(key.cpu().numpy())
+            happened = class_outcome(predictions, targets, number).cpu().numpy()[ranked.order]
         if known:
-            rankings[number] = ranked
-        happened = class_outcome(predictions, targets, number).cpu().numpy()
-        values.append(measure(ranked, happened, weights))
-        support.append(float(happened.sum() if weights is None else (happened * weights).sum()))
+            rankings[number] = ranked, happened
+        weight = None if weights is None else weights[ranked.order]
+        values.append(measure(ranked, happened, weight))
+        support.append(float(happened.sum() if weight is None else happened @ weight))
     return values, torch.tensor(support, dtype=torch.float64)

@@ -129,6 +129,13 @@ def _table(
     metric: Metric, predictions: Predictions, counts: Iterable[Tensor], settings: Mapping[str, Any], size: int
 ) -> Tensor:
     rows = [row.expand(size) if len(row) == 1 else row for row in resampled(metric, predictions, counts, settings)]
+    if any(len(row) != size for row in rows):
+        raise bad_input(
+            f"estimating {metric.__name__}",
+            came="results whose size depends on the rows",
+            expected="as many numbers for every resample",
+            mend="A curve has no single interval: compute it without one.",
+        )
     table = torch.stack(rows)
     if bool(torch.isnan(table).all()):
         raise bad_input(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..binning import halves
+from ..binning import exact_sum
 from ..errors import bad_input
 from ..predictions import Predictions
 from ._traits import Statistics, need_some_rows, total
@@ -16,12 +16,13 @@ def mean_statistics(predictions: Predictions, values: torch.Tensor, what: str) -
     weights = predictions.row_weights
     if weights is None:
         count = torch.tensor([float(len(values)), 0.0], dtype=torch.float64, device=values.device)
-        return {"sum": halves(values).sum(0), "weight": count}
+        return {"sum": exact_sum(values), "weight": count}
     if len(values) != len(weights):
         weights = weights.repeat_interleave(len(values) // len(weights))
-    # a weight of 0 hides even an infinite cost
-    weighted = torch.where(weights > 0, weights * values, torch.zeros_like(values))
-    return {"sum": halves(weighted).sum(0), "weight": halves(weights).sum(0)}
+    sums = exact_sum(weights * values)
+    if not bool(torch.isfinite(sums).all()):  # a weight of 0 hides even an infinite cost
+        sums = exact_sum((weights * values).masked_fill(weights == 0, 0.0))
+    return {"sum": sums, "weight": exact_sum(weights)}
 
 
 def mean_value(statistics: Statistics, **settings: object) -> float:

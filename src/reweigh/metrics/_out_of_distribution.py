@@ -80,10 +80,12 @@ def out_of_distribution(inside: Predictions, outside: Predictions, score: str = 
             torch.ones(len(t)).double() if t.row_weights is None else t.row_weights.cpu() for t in (inside, outside)
         ]
         weights = torch.cat(columns).numpy()
-    ranked = rank_down(key)
+    ranked, reverse = rank_down(key), rank_down(-key)
+    order, back = ranked.order, reverse.order
+    down, up = (None if weights is None else weights[places] for places in (order, back))
     return {
-        "auroc": roc_area(ranked, foreign, weights),
-        "aupr_in": step_precision(rank_down(-key), 1 - foreign, weights),
-        "aupr_out": step_precision(ranked, foreign, weights),
-        "fpr95": false_positive_rate(ranked, foreign, weights, 0.95),
+        "auroc": roc_area(ranked, foreign[order], down),
+        "aupr_in": step_precision(reverse, 1 - foreign[back], up),
+        "aupr_out": step_precision(ranked, foreign[order], down),
+        "fpr95": false_positive_rate(ranked, foreign[order], down, 0.95),
     }

@@ -13,6 +13,7 @@ from ._ranking import Ranked, in_row_order, ranked_by
 from ._traits import need_some_rows
 
 Array = numpy.ndarray
+FEW = 16  # places of a block that are summed over all blocks at once
 TIES = ("mean", "threshold", "stable")
 LOSSES = ("error", "cross_entropy")
 
@@ -109,15 +110,34 @@ def area(parts: Blocks, ties: str, whole: bool) -> float:
         return float((weight * parts.risk).sum() / parts.total)
     if len(weight) == round(parts.total) and (weight == 1).all():
         return float(numpy.mean(parts.risk))
-    if whole:
-        sizes = weight.astype(numpy.int64)
-        place = numpy.arange(1, int(sizes.sum()) + 1)
-        inside = place - numpy.repeat(before, sizes)
-        accepted = numpy.repeat(cost_before, sizes) + numpy.repeat(cost / weight, sizes) * inside
-        return float(numpy.mean(accepted / place))
-    digamma = torch.special.digamma(torch.from_numpy(numpy.stack([before + weight + 1, before + 1]))).numpy()
-    harmonic = digamma[0] - digamma[1]
-    return float((cost_before * harmonic + cost / weight * (weight - before * harmonic)).sum() / parts.total)
+    harmonic, rising = place_sums(before, weight, whole)
+    return float((cost_before * harmonic + cost / weight * rising).sum() / parts.total)
+
+
+def place_sums(before: Array, weight: Array, whole: bool) -> tuple[Array, Array]:
+    """Of each block: the sums over its places j = 1 ... m of 1 / (A + j) and of j / (A + j).
+
+    Whole sizes up to 16 are summed place by place over all blocks at once, larger ones block by block; fractional ones
+    continue 1 / (A + j) by psi(A + m + 1) - psi(A + 1), and the other sum is m - A times that.
+    """
+    if not whole:
+        digamma = torch.special.digamma(torch.from_numpy(numpy.stack([before + weight + 1, before + 1]))).numpy()
+        harmonic = digamma[0] - digamma[1]
+        return harmonic, weight - before * harmonic
+    harmonic, rising = numpy.zeros_like(weight), numpy.zeros_like(weight)
+    rows = numpy.flatnonzero(weight <= FEW)
+    for place in range(1, FEW + 1):
+        rows = rows[weight[rows] >= place]
+        if not len(rows):
+            break
+        shares = 1 / (before[rows] + place)
+        harmonic[rows] += shares
+        rising[rows] += place * shares
+    for row in numpy.flatnonzero(weight > FEW):
+        places = numpy.arange(1, int(weight[row]) + 1)
+        shares = 1 / (before[row] + places)
+        harmonic[row], rising[row] = shares.sum(), (places * shares).sum()
+    return harmonic, rising
 
 
 def generalized_area(parts: Blocks) -> float:
