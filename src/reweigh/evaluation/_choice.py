@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import registry
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..grammar import Named, parse_list
 from ..predictions import Predictions
 
@@ -58,9 +59,29 @@ def _text(item: Any) -> str:
 
 def _named(one: Named) -> Asked:
     entry = registry.find("metric", one.name)
+    check_settings(f"the metric {entry.name!r}", entry.load(), one)
     words = ",".join(f"{key}={value}" for key, value in one.settings.items())
     label = f"{entry.name}:{words}" if words else entry.name
     return _registered(label, entry, entry.load(), one.settings)
+
+
+def check_settings(what: str, function: Callable[..., Any], one: Named) -> None:
+    """An unknown setting is an error that names the nearest, a missing one an error that says how to give it."""
+    known = list(inspect.signature(function).parameters.values())[1:]  # the first is the predictions
+    names = [parameter.name for parameter in known]
+    free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+    for name in one.settings:
+        if name not in names and not free:
+            guess = nearest(name, names)
+            mend = f"Did you mean {guess!r}?" if guess else f"Its settings: {', '.join(names) or 'none'}."
+            raise InputError(f"{what} has no setting {name!r}. {mend}")
+    bound = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    for parameter in known:
+        if parameter.default is parameter.empty and parameter.kind not in bound and parameter.name not in one.settings:
+            raise InputError(
+                f"{what} needs the setting {parameter.name!r}. Write {one.name}:{parameter.name}=VALUE, or "
+                f"{parameter.name}=@file.yaml for a list."
+            )
 
 
 def _registered(label: str, entry: registry.Entry, function: Callable[..., Any], settings: Mapping[str, Any]) -> Asked:

@@ -143,7 +143,9 @@ def _check_tables(fit: Any, test: Any, folds: int, interval: float, resamples: i
         raise bad_input(DOING, came=f"folds={folds!r}", expected=f"a whole number from 2 to {len(fit)}, the fit rows")
     if not 0 < interval < 1 or resamples < 2:
         raise bad_input(
-            DOING, came=f"interval={interval!r}, resamples={resamples!r}", expected="a level below 1, 2 resamples or more"
+            DOING,
+            came=f"interval={interval!r}, resamples={resamples!r}",
+            expected="a level below 1, 2 resamples or more",
         )
 
 
@@ -173,7 +175,9 @@ def _named(item: Any) -> tuple[str, Callable[[], Any]]:
     from ..calibration._storage import registered_name
 
     settings = ", ".join(f"{name}={value!r}" for name, value in _changed_settings(item).items())
-    return registered_name(item) + (f"({settings})" if settings else ""), lambda: type(item)(**item.get_params(deep=False))
+    return registered_name(item) + (f"({settings})" if settings else ""), lambda: type(item)(
+        **item.get_params(deep=False)
+    )
 
 
 def _changed_settings(item: Any) -> dict[str, Any]:
@@ -355,6 +359,10 @@ def _table(found: CalibratorComparison) -> str:
     for line in lines:
         cells = [cell.ljust(width) if place == 0 else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths, strict=True))]  # fmt: skip
         text.append("  ".join(cells).rstrip())
-    text += ["", *(f"{row.name}: {note}" for row in found.rows for note in row.notes)] if any(r.notes for r in found.rows) else []
+    text += (
+        ["", *(f"{row.name}: {note}" for row in found.rows for note in row.notes)]
+        if any(r.notes for r in found.rows)
+        else []
+    )
     text += ["", *(f"left out {name}: {why}" for name, why in found.skipped.items())] if found.skipped else []
     return "\n".join(text)

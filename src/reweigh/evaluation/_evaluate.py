@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import torch
 
 from .. import files
 from ..errors import InputError
@@ -124,15 +123,13 @@ def _in_memory(table: Predictions, settings: Settings, label: str, progress: Pro
     chosen = _chosen(table, settings)
     parts = {group: _parts(table, group) for group in settings.by}
     groups = {
-        group: {
-            value: GroupResult(len(part), _measures(part, chosen, settings, strict=False))
-            for value, part in found.items()
-        }
+        group: {value: GroupResult(len(part), _measures(part, chosen, settings)) for value, part in found.items()}
         for group, found in parts.items()
     }
     level = 0.95 if settings.interval is None else settings.interval
-    whole = _measures(table, progress(chosen, "computing metrics", len(chosen)), settings)
-    return Evaluation(label, len(table), form_of(table), level, whole, groups)
+    notes: list[str] = []
+    whole = _measures(table, progress(chosen, "computing metrics", len(chosen)), settings, notes)
+    return Evaluation(label, len(table), form_of(table), level, whole, groups, notes=tuple(notes))
 
 
 def form_of(table: Predictions) -> str:
@@ -148,40 +145,43 @@ def _chosen(table: Predictions, settings: Settings) -> list[Asked]:
 
 
 def _measures(
-    table: Predictions, chosen: Iterable[Asked], settings: Settings, *, strict: bool = True
+    table: Predictions, chosen: Iterable[Asked], settings: Settings, notes: list[str] | None = None
 ) -> dict[str, Measure]:
-    """The numbers of a table; in a small group what cannot be computed is undefined, in the whole it is an error."""
+    """The numbers of a table.
+
+    Of the whole table (with `notes`) a metric that was asked for must be computable, and one that was not is left
+    out with a note; in a group, which may be small, it is undefined.
+    """
     found: dict[str, Measure] = {}
     for one in chosen:
         try:
-            if settings.interval is None:
-                result: Any = _without_interval(one.function(table, **one.settings))
+            found |= _measured(table, one, settings)
+        except InputError as error:
+            if notes is None:
+                found[one.name] = Measure(float("nan"), None, None, one.direction)
+            elif settings.metrics is None and not any(claim.metric == one.name for claim in settings.claims):
+                notes.append(f"{one.name} is left out: {error}")
             else:
-                result = estimate(
-                    one.function,
-                    table,
-                    interval=settings.interval,
-                    resamples=settings.resamples,
-                    seed=settings.seed,
-                    by=settings.cluster,
-                    **one.settings,
-                )
-        except InputError:
-            if strict:
                 raise
-            result = (float("nan"), None, None)
-        found |= flat(one.name, result, one.direction, table.class_names)
     return found
 
 
-def _without_interval(result: Any) -> Any:
-    """A value in the form of an estimate whose ends are not known."""
-    if isinstance(result, Mapping):
-        return {name: _without_interval(part) for name, part in result.items()}
-    if isinstance(result, torch.Tensor) and result.ndim:
-        unknown = torch.full_like(result.double(), torch.nan)
-        return result, unknown, unknown
-    return float(result), None, None
+def _measured(table: Predictions, one: Asked, settings: Settings) -> dict[str, Measure]:
+    """A metric with its interval, or without where none is wanted."""
+    level, resamples = (settings.interval, settings.resamples) if settings.interval is not None else (0.95, 2)
+    result = estimate(
+        one.function,
+        table,
+        interval=level,
+        resamples=resamples,
+        seed=settings.seed,
+        by=settings.cluster,
+        **one.settings,
+    )
+    found = flat(one.name, result, one.direction, table.class_names)
+    if settings.interval is not None:
+        return found
+    return {name: Measure(measure.value, None, None, measure.direction) for name, measure in found.items()}
 
 
 def _parts(table: Predictions, group: str) -> dict[str, Predictions]:

@@ -111,7 +111,7 @@ def measures_text(measures: Mapping[str, Measure], interval: float) -> str:
 
 def _groups_text(group: str, parts: Mapping[str, GroupResult]) -> str:
     """One table a metric would be long; one row a value, one column a metric, as many as fit."""
-    names = list(next(iter(parts.values())).metrics) if parts else []
+    names = list(dict.fromkeys(name for part in parts.values() for name in part.metrics))
     said = [f"By {group}:"]
     for start in range(0, len(names), 2):
         chosen = names[start : start + 2]
@@ -119,7 +119,7 @@ def _groups_text(group: str, parts: Mapping[str, GroupResult]) -> str:
         for value, part in parts.items():
             cells = [
                 " ".join(filter(None, with_interval(one.value, one.low, one.high)))
-                for one in (part.metrics[name] for name in chosen)
+                for one in (part.metrics.get(name, Measure(math.nan)) for name in chosen)
             ]
             rows.append((short(value, 20), f"{part.rows:,}", *cells))
         said.append(columns(rows))
