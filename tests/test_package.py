@@ -34,13 +34,13 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
-sys.path.insert(0, {str(ROOT / "src")!r})
 """
+FROM_SOURCE = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
 
 
 def run_python(code: str, *, bare: bool = False) -> str:
     """What a fresh interpreter prints; `bare` hides everything but torch, numpy and what they bring."""
-    command = [sys.executable, "-I", "-W", "error", "-c", (BARE_MACHINE if bare else "") + code]
+    command = [sys.executable, "-I", "-W", "error", "-c", FROM_SOURCE + (BARE_MACHINE if bare else "") + code]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     return outcome.stdout
@@ -49,7 +49,7 @@ def run_python(code: str, *, bare: bool = False) -> str:
 def test_import_costs_nothing():
     """No torch, no numpy, nothing from outside until something is used; so the cost is ours alone, a few files."""
     printed = run_python(
-        f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); before = set(sys.modules); import reweigh;"
+        "before = set(sys.modules); import reweigh;"
         "print(*sorted({name for name in set(sys.modules) - before if name.partition('.')[0] not in sys.stdlib_module_names}))"
     )
     assert printed.split() == ["reweigh"]
