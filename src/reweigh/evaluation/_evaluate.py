@@ -65,6 +65,10 @@ def evaluate(
     >>> evaluate(table, "accuracy")["accuracy"].value
     0.5
     """
+    if interval is not None and not 0 < interval < 1:
+        raise InputError(
+            f"evaluating predictions: got interval={interval!r}, expected a share between 0 and 1, as in 0.95, or None."
+        )
     claims = [parse(text) for text in ([require] if isinstance(require, str) else require or ())]
     settings = Settings(
         interval, resamples, seed, _words(by), cluster, None if metrics is None else asked(metrics), tuple(claims)

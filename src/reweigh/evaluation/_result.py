@@ -61,7 +61,7 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        parts = [f"{self.label}\n{self.form}", measures_text(self.metrics, self.interval)]
+        parts = [f"{self.label}\n{textwrap.fill(self.form, WIDTH)}", measures_text(self.metrics, self.interval)]
         parts += [_groups_text(group, found) for group, found in self.groups.items()]
         if self.outside:
             parts.append("Outside rows:\n" + measures_text(self.outside, self.interval))

@@ -94,4 +94,6 @@ def named(result: Any) -> Mapping[str, Any] | None:
     """The parts of a result that has several, by name; None for a number or a tensor."""
     if isinstance(result, Mapping):
         return result
+    if hasattr(result, "keys"):  # a report of columns
+        return {name: result[name] for name in result.keys()}
     return result._asdict() if hasattr(result, "_asdict") else None
