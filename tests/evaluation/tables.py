@@ -7,7 +7,9 @@ import numpy
 from reweigh import Predictions
 
 
-def classifier(rows: int = 600, classes: int = 4, *, skill: float = 2.0, scale: float = 1.0, seed: int = 0, **more) -> Predictions:
+def classifier(
+    rows: int = 600, classes: int = 4, *, skill: float = 2.0, scale: float = 1.0, seed: int = 0, **more
+) -> Predictions:
     """Logits of a classifier of some skill; the same seed gives the same targets whatever the skill."""
     random = numpy.random.default_rng(seed)
     targets = random.integers(0, classes, rows)

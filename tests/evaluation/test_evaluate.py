@@ -28,7 +28,13 @@ def test_values_and_intervals_are_those_of_the_metrics():
 
 
 def test_suitable_metrics_without_asking():
-    full = ["accuracy", "negative_log_likelihood", "brier_score", "expected_calibration_error", "area_under_risk_coverage"]
+    full = [
+        "accuracy",
+        "negative_log_likelihood",
+        "brier_score",
+        "expected_calibration_error",
+        "area_under_risk_coverage",
+    ]
     assert list(reweigh.evaluate(classifier(60), resamples=10).metrics) == full
     alone = Predictions(confidence=[0.9, 0.8, 0.7], correct=[True, True, False])
     assert list(reweigh.evaluate(alone, resamples=10, ignore="RW107").metrics) == [full[0], full[3], full[4]]
@@ -62,7 +68,11 @@ def test_metrics_of_several_numbers():
 
 MISTAKES = {
     "unknown metric": (("acuracy",), {}, "no metric called 'acuracy'. Did you mean 'accuracy'"),
-    "unknown setting": (("ECE:bin=3",), {}, "metric 'expected_calibration_error' has no setting 'bin'. Did you mean 'bins'"),
+    "unknown setting": (
+        ("ECE:bin=3",),
+        {},
+        "metric 'expected_calibration_error' has no setting 'bin'. Did you mean 'bins'",
+    ),
     "missing setting": (("shot_accuracy",), {}, "needs the setting 'class_counts'.*@file.yaml"),
     "twice": ((["accuracy", "accuracy"],), {}, "'accuracy' is asked for twice"),
     "no name": (([3],), {}, "got 3, expected a name with settings"),
@@ -109,8 +119,13 @@ def test_rows_that_come_in_patients_widen_the_interval():
     """Four copies of every row say no more than one."""
     once = classifier(150)
     rows = numpy.repeat(numpy.arange(150), 4)
-    table = Predictions(logits=numpy.asarray(once.logits)[rows], targets=numpy.asarray(once.targets)[rows], groups={"patient": rows})
-    alone, clustered = (reweigh.evaluate(table, "NLL", cluster=name, ignore="RW108")["negative_log_likelihood"] for name in (None, "patient"))
+    table = Predictions(
+        logits=numpy.asarray(once.logits)[rows], targets=numpy.asarray(once.targets)[rows], groups={"patient": rows}
+    )
+    alone, clustered = (
+        reweigh.evaluate(table, "NLL", cluster=name, ignore="RW108")["negative_log_likelihood"]
+        for name in (None, "patient")
+    )
     assert clustered.high - clustered.low > 1.6 * (alone.high - alone.low)
 
 
@@ -134,7 +149,18 @@ def test_the_result_is_plain_and_readable(tmp_path):
     found = reweigh.evaluate(identified(), by="site", require=["accuracy>=0.1"], resamples=20, ignore="RW107")
     assert isinstance(found, Evaluation)
     record = json.loads(json.dumps(found.to_dict()))
-    assert set(record) == {"file", "rows", "holds", "interval", "metrics", "by", "outside", "findings", "claims", "notes"}
+    assert set(record) == {
+        "file",
+        "rows",
+        "holds",
+        "interval",
+        "metrics",
+        "by",
+        "outside",
+        "findings",
+        "claims",
+        "notes",
+    }
     assert record["metrics"]["accuracy"]["value"] == found["accuracy"].value
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80

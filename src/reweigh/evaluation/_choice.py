@@ -118,3 +118,19 @@ def suitable(table: Predictions) -> list[Asked]:
 def addable(table: Predictions) -> list[Asked]:
     """The same of a stream: metrics that are sums."""
     return [one for one in suitable(table) if one.name in ADDABLE]
+
+
+def part_of(text: str) -> tuple[list[Asked], str]:
+    """The metric that a name like `AUROC[cat]` or `class_report.recall` belongs to, and the full name of the part.
+
+    Without such a metric: none, and the name as it is.
+    """
+    for mark in ("", "[", "."):
+        base = text.partition(mark)[0] if mark else text
+        try:
+            found = asked(base)
+        except InputError:
+            continue
+        if len(found) == 1:
+            return found, found[0].name + text[len(base) :]
+    return [], text

@@ -14,9 +14,8 @@ from ._digits import number, with_interval
 if TYPE_CHECKING:
     from ._result import Measure
 
-_FORM = re.compile(
-    r"\s*(?P<metric>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<percent>%?)\s*"
-)
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_FORM = re.compile(rf"\s*(?P<metric>[^<>]*[^<>=\s])\s*(?P<sign>>=|<=|>|<)\s*(?P<bound>{_NUMBER})\s*(?P<percent>%?)\s*")
 KEPT, BROKEN, UNDECIDED = "kept", "broken", "undecided"
 
 

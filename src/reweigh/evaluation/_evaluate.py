@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..metrics import estimate
 from ..predictions import Predictions
 from ._checking import Context, Finding, run_checks
-from ._choice import Asked, asked, suitable
+from ._choice import Asked, asked, part_of, suitable
 from ._claims import Claim, Verdict, judge, of_reference, parse
 from ._outside import outside_measures
 from ._result import Evaluation, GroupResult, Measure, flat
@@ -271,22 +271,10 @@ def _verdicts(claims: Iterable[Claim], result: Evaluation) -> tuple[Verdict, ...
     known = {**result.metrics, **result.outside}
     found = []
     for claim in claims:
-        name = (
-            claim.metric
-            if claim.metric in known
-            else next((one.name for one in asked_or_none(claim.metric) if one.name in known), None)
-        )
-        if name is None:
+        name = claim.metric if claim.metric in known else part_of(claim.metric)[1]
+        if name not in known:
             raise InputError(
                 f"judging the claim {str(claim)!r}: there is no result called {claim.metric!r}, expected one of {', '.join(known)}."
             )
         found.append(judge(replace(claim, metric=name), known[name]))
     return tuple(found)
-
-
-def asked_or_none(text: str) -> list[Asked]:
-    """The metrics of a text that may name a part of a result instead."""
-    try:
-        return asked(text)
-    except InputError:
-        return []

@@ -18,7 +18,7 @@ from .. import files
 from ..errors import InputError
 from ..metrics import Stream
 from ..predictions import Predictions
-from ._choice import Asked, addable, asked
+from ._choice import Asked, addable, part_of
 from ._claims import Claim
 from ._result import Evaluation, GroupResult, Measure, flat
 
@@ -53,14 +53,7 @@ class Settings:
         found = list(chosen)
         for claim in self.claims:
             known = {one.name for one in found}
-            base = claim.metric.partition("[")[0]
-            for text in dict.fromkeys((claim.metric, base)):
-                try:
-                    more = asked(text)
-                except InputError:
-                    continue
-                found += [one for one in more if one.name not in known]
-                break
+            found += [one for one in part_of(claim.metric)[0] if one.name not in known]
         return found
 
     def bins(self, chosen: Sequence[Asked]) -> int | None:
