@@ -12,25 +12,25 @@ from ..predictions import Predictions
 from ..registry import register_metric
 from ._classes import chosen_class, each_class, summarised
 from ._intervals import normal_quantile
-from ._ranking import Ranked, ranked_by
+from ._ranking import Ordered, ordered, ranked_by
 from ._risk import decision_weights
 from ._traits import need_some_rows, traits
 
 Array = numpy.ndarray
 
 
-def block_sums(ranked: Ranked, happened: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Positive and negative weight of each block of ties, from the highest key down; columns in the ranking's order."""
-    positive = happened if weights is None else weights * happened
-    negative = 1 - happened if weights is None else weights - positive
-    if ranked.first.all():
+def block_sums(of: Ordered, weights: Array | None) -> tuple[Array, Array]:
+    """Positive and negative weight of each block of ties, from the highest key down; weights in the ranking's order."""
+    positive = of.happened if weights is None else weights * of.happened
+    negative = 1 - of.happened if weights is None else weights - positive
+    if of.ranked.first.all():
         return positive, negative
-    return numpy.add.reduceat(positive, ranked.starts), numpy.add.reduceat(negative, ranked.starts)
+    return numpy.add.reduceat(positive, of.ranked.starts), numpy.add.reduceat(negative, of.ranked.starts)
 
 
-def roc_area(ranked: Ranked, happened: Array, weights: Array | None = None) -> float:
+def roc_area(of: Ordered, weights: Array | None = None) -> float:
     """Chance that a positive ranks above a negative, ties counting half; NaN without either."""
-    positive, negative = block_sums(ranked, happened, weights)
+    positive, negative = block_sums(of, weights)
     all_positive, all_negative = positive.sum(), negative.sum()
     if not (all_positive > 0 and all_negative > 0):
         return float("nan")
@@ -38,9 +38,9 @@ def roc_area(ranked: Ranked, happened: Array, weights: Array | None = None) -> f
     return float((positive * (below + negative / 2)).sum() / (all_positive * all_negative))
 
 
-def delong_variance(ranked: Ranked, happened: Array) -> float:
+def delong_variance(of: Ordered) -> float:
     """Variance of the area from how each positive and each negative ranks among the others."""
-    positive, negative = block_sums(ranked, happened, None)
+    positive, negative = block_sums(of, None)
     m, n = positive.sum(), negative.sum()
     if m < 2 or n < 2:
         return float("nan")
@@ -67,7 +67,7 @@ def _interval(
     chosen = chosen_class(predictions, positive)
     pairs, _ = each_class(
         predictions,
-        lambda ranked, happened, _: (roc_area(ranked, happened), delong_variance(ranked, happened)),
+        lambda of, _: (roc_area(of), delong_variance(of)),
         "the area under the ROC curve",
         chosen,
     )
@@ -105,8 +105,8 @@ def area_under_roc(
     if scope == "top_label":
         need_some_rows(predictions, "the area under the ROC curve")
         ranked, weights = ranked_by(predictions, "max_probability"), decision_weights(predictions)
-        correct = predictions.correctness.cpu().numpy()[ranked.order]
-        return roc_area(ranked, correct, None if weights is None else weights[ranked.order])
+        of = ordered(ranked, predictions.correctness.cpu().numpy())
+        return roc_area(of, None if weights is None else weights[ranked.order])
     chosen = chosen_class(predictions, positive)
     values, support = each_class(predictions, roc_area, "the area under the ROC curve", chosen)
     return summarised(torch.tensor(values, dtype=torch.float64), support, average, chosen)

@@ -11,24 +11,23 @@ from ..predictions import Predictions
 from ..registry import register_metric
 from ._area_under_roc import block_sums
 from ._classes import chosen_class, each_class, summarised
-from ._ranking import Ranked
+from ._ranking import Ordered
 from ._traits import traits
 
 Array = numpy.ndarray
 
 
-def step_precision(ranked: Ranked, happened: Array, weights: Array | None = None) -> float:
+def step_precision(of: Ordered, weights: Array | None = None) -> float:
     """sum of (recall gained) x precision over the thresholds from the top; NaN without positives.
 
-    Columns come in the ranking's order. Where things happened or did not, the positives alone are looked at.
+    Weights come in the ranking's order. Where everything happened or did not, the positives alone are looked at.
     """
-    hits = numpy.flatnonzero(happened)
-    if ranked.first.all() and len(hits) and (happened[hits] == 1).all():
-        positive = numpy.ones(len(hits)) if weights is None else weights[hits]
-        accepted = hits + 1.0 if weights is None else numpy.cumsum(weights)[hits]
-        found = numpy.cumsum(positive)
+    if of.plain and len(of.hits):
+        positive = numpy.ones(len(of.hits)) if weights is None else weights[of.hits]
+        accepted = of.ends + 1.0 if weights is None else numpy.cumsum(weights)[of.ends]
+        found = numpy.cumsum(positive)[of.last]
     else:
-        positive, negative = block_sums(ranked, happened, weights)
+        positive, negative = block_sums(of, weights)
         found, accepted = numpy.cumsum(positive), numpy.cumsum(positive + negative)
     if not len(found) or not found[-1] > 0:
         return float("nan")

@@ -16,7 +16,7 @@ from ._area_under_roc import area_under_roc, block_sums
 from ._confusion import Counts, confusion_statistics, counts_of, share
 from ._outcomes import class_outcome, outcomes
 from ._precision_recall import f_score_of, miss_of, overflow_of, precision_of, recall_of
-from ._ranking import rank_down
+from ._ranking import ordered, rank_down
 from ._traits import need_some_rows, traits
 
 Tensor = torch.Tensor
@@ -122,8 +122,8 @@ def best_thresholds(validation: Predictions) -> Tensor:
     for number in range(int(validation.classes or 0)):
         probability = validation.class_probabilities(slice(number, number + 1)).squeeze(1).cpu().numpy()
         ranked = rank_down(probability)
-        happened = class_outcome(validation, targets, number).cpu().numpy()[ranked.order]
-        positive, negative = block_sums(ranked, happened, None if weights is None else weights[ranked.order])
+        of = ordered(ranked, class_outcome(validation, targets, number).cpu().numpy())
+        positive, negative = block_sums(of, None if weights is None else weights[ranked.order])
         hit, decided = numpy.cumsum(positive), numpy.cumsum(positive + negative)
         if not hit[-1] > 0:
             found.append(float("nan"))

@@ -11,7 +11,7 @@ import torch
 from ..errors import bad_input
 from ..predictions import Predictions
 from ._outcomes import class_columns, class_outcome, outcomes
-from ._ranking import Ranked, rank_down
+from ._ranking import Ordered, ordered, rank_down
 from ._traits import need_some_rows
 
 Array = numpy.ndarray
@@ -55,11 +55,11 @@ def summarised(values: torch.Tensor, support: torch.Tensor, average: str | None,
 
 
 def each_class(
-    predictions: Predictions, measure: Callable[[Ranked, Array, Array | None], Any], what: str, positive: int | None
+    predictions: Predictions, measure: Callable[[Ordered, Array | None], Any], what: str, positive: int | None
 ) -> tuple[list[Any], torch.Tensor]:
-    """`measure(ranking, what happened, weights)` of every class (or of one), and the classes' support.
+    """`measure(outcomes in order, weights)` of every class (or of one), and the classes' support.
 
-    What happened and the weights come in the order of the ranking of the class's probability.
+    Weights, too, come in the order of the ranking of the class's probability.
     """
     need_some_rows(predictions, what)
     targets = outcomes(predictions, what)
@@ -75,13 +75,13 @@ def each_class(
             support.append(0.0)
             continue
         if key is None:
-            ranked, happened = rankings[number]
+            of = rankings[number]
         else:
-            ranked = rank_down(key.cpu().numpy())
-            happened = class_outcome(predictions, targets, number).cpu().numpy()[ranked.order]
+            of = ordered(rank_down(key.cpu().numpy()), class_outcome(predictions, targets, number).cpu().numpy())
         if known:
-            rankings[number] = ranked, happened
-        weight = None if weights is None else weights[ranked.order]
-        values.append(measure(ranked, happened, weight))
-        support.append(float(happened.sum() if weight is None else happened @ weight))
+            rankings[number] = of
+        weight = None if weights is None else weights[of.ranked.order]
+        values.append(measure(of, weight))
+        share = of.happened[of.hits]
+        support.append(float(share.sum() if weight is None else (share * weight[of.hits]).sum()))
     return values, torch.tensor(support, dtype=torch.float64)

@@ -10,7 +10,7 @@ from ..predictions import Predictions
 from ..registry import register_metric
 from ._area_under_roc import block_sums, roc_area
 from ._average_precision import step_precision
-from ._ranking import Ranked, rank_down
+from ._ranking import Ordered, ordered, rank_down
 from ._traits import need_some_rows
 
 Tensor = torch.Tensor
@@ -44,9 +44,9 @@ def outside_score(predictions: Predictions, score: str) -> Tensor:
     return -(top + log_total)
 
 
-def false_positive_rate(ranked: Ranked, outside: Array, weights: Array | None, rate: float) -> float:
+def false_positive_rate(of: Ordered, weights: Array | None, rate: float) -> float:
     """Share of inside rows flagged at the strictest threshold that flags `rate` of the outside rows."""
-    positive, negative = block_sums(ranked, outside, weights)
+    positive, negative = block_sums(of, weights)
     caught = numpy.cumsum(positive) / positive.sum()
     return float((numpy.cumsum(negative) / negative.sum())[int(numpy.argmax(caught >= rate - 1e-12))])
 
@@ -80,12 +80,11 @@ def out_of_distribution(inside: Predictions, outside: Predictions, score: str = 
             torch.ones(len(t)).double() if t.row_weights is None else t.row_weights.cpu() for t in (inside, outside)
         ]
         weights = torch.cat(columns).numpy()
-    ranked, reverse = rank_down(key), rank_down(-key)
-    order, back = ranked.order, reverse.order
-    down, up = (None if weights is None else weights[places] for places in (order, back))
+    out, back = ordered(rank_down(key), foreign), ordered(rank_down(-key), 1 - foreign)
+    down, up = (None if weights is None else weights[of.ranked.order] for of in (out, back))
     return {
-        "auroc": roc_area(ranked, foreign[order], down),
-        "aupr_in": step_precision(reverse, 1 - foreign[back], up),
-        "aupr_out": step_precision(ranked, foreign[order], down),
-        "fpr95": false_positive_rate(ranked, foreign[order], down, 0.95),
+        "auroc": roc_area(out, down),
+        "aupr_in": step_precision(back, up),
+        "aupr_out": step_precision(out, down),
+        "fpr95": false_positive_rate(out, down, 0.95),
     }

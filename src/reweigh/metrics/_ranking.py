@@ -27,6 +27,30 @@ class Ranked(NamedTuple):
         return numpy.flatnonzero(self.first)
 
 
+class Ordered(NamedTuple):
+    """What happened, in the order of a ranking, and where its positives and blocks of ties are."""
+
+    ranked: Ranked
+    happened: Array  # by place
+    hits: Array  # places where something happened
+    ends: Array  # for each hit, the last place of its block
+    last: Array  # for each hit, the number of the last hit in its block
+
+    @property
+    def plain(self) -> bool:
+        """Whether everything happened or did not, nothing in parts."""
+        return bool((self.happened[self.hits] == 1).all())
+
+
+def ordered(ranked: Ranked, happened: Array) -> Ordered:
+    """Outcomes given by row, put in the order of a ranking."""
+    happened = happened[ranked.order]
+    hits = numpy.flatnonzero(happened)
+    following = numpy.append(ranked.starts[1:], len(ranked.order)) - 1
+    ends = following[numpy.cumsum(ranked.first)[hits] - 1]
+    return Ordered(ranked, happened, hits, ends, numpy.searchsorted(hits, ends, side="right") - 1)
+
+
 def rank_down(key: Array) -> Ranked:
     """From the highest key down; neighbours that differ by at most 1e-12 max(1, |key|) are tied."""
     order = numpy.argsort(-key)
