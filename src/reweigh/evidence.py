@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -296,6 +297,45 @@ def softmax_evidence(
     if class_weight is not None:
         fields["class_weight"] = class_weight[target]
     return Evidence(**fields, target=target, kept=kept, forced=forced)
+
+
+class _FusedMean(torch.autograd.Function):
+    """The mean log-probability as one node."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, weight: Tensor, kernel: Any) -> Tensor:
+        mean, ctx.residue = kernel.mean_log_p_forward(u, weight)
+        ctx.kernel = kernel
+        ctx.save_for_backward(u, weight)
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        u, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates the gradient
+            again = partial(_composite_mean, weight=weight)
+            return _through_composite(u, weight, {"mean": gradient}, again), None, None
+        residue, ctx.residue = ctx.residue, None  # its buffer becomes the gradient
+        if residue is None:
+            residue = ctx.kernel.mean_log_p_forward(u, weight)[1]
+        return ctx.kernel.mean_log_p_backward(weight, residue, gradient), None, None
+
+
+def _composite_mean(u: Tensor, target: Tensor, *, weight: Tensor) -> dict[str, Tensor]:
+    log_all = softmax_fields(u, u.argmax(1), ("log_probabilities",))["log_probabilities"]
+    return {"mean": (torch.where(weight > 0, log_all, 0.0) * weight).sum(1)}
+
+
+def mean_log_p(z: Tensor, weight: Tensor, *, scale: Tensor | None = None, offset: Tensor | None = None) -> Tensor:
+    """sum_k w_k log p_k of every row, flat. z (n, K) or (n, K, d), weight (n, K) or (n d, K), 0 on masked classes."""
+    u = shifted(z, scale, offset)
+    u = u.movedim(1, -1).flatten(0, 1) if u.dim() == 3 else u
+    kernel = None
+    if u.numel() and not weight.requires_grad and not _transformed():
+        kernel = kernels.find(u, "softmax")
+    if not hasattr(kernel, "mean_log_p_forward"):
+        return _composite_mean(u, u, weight=weight)["mean"]
+    return _FusedMean.apply(u, weight, kernel)
 
 
 def _rows(value: Tensor) -> Tensor:

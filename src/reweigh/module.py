@@ -17,7 +17,17 @@ from torch import Tensor, nn
 
 from . import distributed, onepass
 from .errors import InputError, bad_input, nearest
-from .evidence import Evidence, box_evidence, outcome_evidence, sigmoid_evidence, softmax_evidence, without_gradient
+from .evidence import (
+    Evidence,
+    box_evidence,
+    forced_rows,
+    mean_log_p,
+    outcome_evidence,
+    shifted,
+    sigmoid_evidence,
+    softmax_evidence,
+    without_gradient,
+)
 from .inputs import Batch, box_batch, sigmoid_batch, softmax_batch
 from .observation import evidence_of, joined
 from .rules import Rule
@@ -217,10 +227,11 @@ class Loss(nn.Module):
             share = share.movedim(1, -1).flatten(0, 1)
         scale = None if rule.scale is None else rule.scale(state)
         offset = None if rule.offset is None else rule.offset(state)
-        if self.validate and z.device.type == "cpu" and not _traced():
+        watched = self.validate and z.device.type == "cpu" and not _traced()
+        if watched and rule.soft != "linear":
             raise_bad_sigmoid(z, None, None)
-            if offset is not None:
-                self._refuse_closed_shares(share, offset)
+        if watched and offset is not None:
+            self._refuse_closed_shares(share, offset)
         common = {"scale": scale, "offset": offset, "class_weight": class_weight, "weigh_sum": rule.weighs_classes}
         if rule.soft == "outcomes":
             evidence = outcome_evidence(_widened(rule, z), needs=rule.needs, **common)
@@ -231,22 +242,33 @@ class Loss(nn.Module):
         weighed = share if class_weight is None else share * class_weight
         total = None if class_weight is None or rule.weighs_classes else weighed.sum(1)  # what the row counts
         if rule.soft == "own":
-            evidence = softmax_evidence(_widened(rule, z), z.argmax(1), needs=rule.soft_needs, **common)
+            first = shifted(z.detach(), scale, offset).argmax(1)
+            evidence = softmax_evidence(_widened(rule, z), first, needs=rule.soft_needs, **common)
             cost = rule.soft_cost(replace(evidence, soft_target=share), state)
         else:
             evidence = self._mean_outcome(z, weighed, total, common)
+            if watched and not bool(torch.isfinite(evidence.log_p).all()):
+                raise_bad_sigmoid(z, None, None)
             cost = rule.cost(evidence, state)
         cost = cost if total is None else cost * total
         return (cost if evidence.forced is None else torch.where(evidence.forced, 0.0, cost)).to(share.dtype)
 
     def _mean_outcome(self, z: Tensor, weighed: Tensor, total: Tensor | None, common: dict[str, Any]) -> Evidence:
         """Evidence with the mean log p: a cost that is affine in log p has the mean of the outcomes' costs there."""
-        needs = ("log_probabilities", *[name for name in self.rule.needs if name not in ("log_p", "log_probabilities")])
-        evidence = softmax_evidence(_widened(self.rule, z), z.argmax(1), needs=needs, **common)
-        mean = (torch.where(weighed > 0, evidence.log_probabilities, 0.0) * weighed).sum(1)
+        z = _widened(self.rule, z)
+        scale, offset = common["scale"], common["offset"]
+        mean = mean_log_p(z, weighed, scale=scale, offset=offset)
         if total is not None:
             mean = mean / torch.where(total > 0, total, 1.0)
-        return replace(evidence, log_p=mean, class_weight=None)
+        needs = tuple(name for name in self.rule.needs if name != "log_p")
+        if needs:
+            evidence = softmax_evidence(z, shifted(z.detach(), scale, offset).argmax(1), needs=needs, **common)
+            return replace(evidence, log_p=mean, class_weight=None)
+        forced = None
+        if z.device.type != "cpu" or _traced() or bool((mean == 0.0).any()):  # as with one class left
+            u = shifted(z.detach(), scale, offset)
+            forced = forced_rows(u, u.argmax(1)).reshape(-1)
+        return Evidence(log_p=mean, forced=forced)
 
     def _sigmoid(self, logits: Tensor, target: Tensor, sample_weight: Any, normalizer: Any) -> Tensor:
         rule, state = self.rule, self.state()

@@ -45,6 +45,7 @@ class Residue:
     highest: Tensor | None  # (n, 1[, d]) the largest logit
     top: Tensor | None  # (n, 1[, d]) its index, where the forward pass needed it
     fields: Mapping[str, Tensor]
+    unmasked: bool = False  # no logit is -inf, as far as the forward pass had to know
 
 
 def _blocks(share: Tensor) -> list[slice]:
@@ -68,8 +69,9 @@ def _upcast(z: Tensor, link: Any) -> Tensor:
     scale = None if link.scale is None else link.scale.to(torch.float64).view(-1, *tail)
     offset = None if link.offset is None else link.offset.to(torch.float64).view(-1, *tail)
     if u.dtype == torch.float64 or _shifted_size(u, scale, offset) <= NEAR:
-        u = u if scale is None else u * scale.to(u.dtype)
-        return u if offset is None else u + offset.to(u.dtype)
+        if scale is not None and offset is not None:
+            return torch.addcmul(offset.to(u.dtype), u, scale.to(u.dtype))
+        return u * scale.to(u.dtype) if offset is None else u + offset.to(u.dtype)
     found = torch.empty_like(u)
     for block in _blocks(u):
         wide = u[block].double()
@@ -209,11 +211,16 @@ def _first_choice(u: Tensor, target: Tensor, link: Any, residue: Residue) -> Non
         distance = distance + (residue.true * (highest - true_logit).squeeze(1).clamp(max=NEVER)).double()
         unit = 1.0 if residue.unit is None else torch.exp(log_top)
         fields["entropy"] = distance * unit - log_top
-    if "classes" in needs:
+    if needs & {"classes", "sum_log_p"}:
+        residue.unmasked = u.amin().item() > -float("inf")
+    if "classes" in needs and residue.unmasked:
+        fields["classes"] = torch.full_like(target, u.shape[1])
+    elif "classes" in needs:
         fields["classes"] = _joined(share, lambda block: (u[block] > -torch.inf).sum(1))
     if "sum_log_p" in needs:
+        weight = None if link.class_weight is None else _by_class(link.class_weight, u)
         fields["sum_log_p"] = _joined(
-            share, lambda block: _sum_log_p(u[block], highest[block], narrow[block], link.class_weight)
+            share, lambda block: _sum_log_p(u[block], highest[block], narrow[block], weight, residue.unmasked)
         )
     for value, name in RIVALS.items():
         if needs & {value, name}:
@@ -244,11 +251,18 @@ def _weighted_distance(u: Tensor, highest: Tensor, share: Tensor) -> Tensor:
     return (torch.sub(highest, u).clamp_(max=NEVER).mul_(share)).sum(1, dtype=torch.float64)
 
 
-def _sum_log_p(u: Tensor, highest: Tensor, log_top: Tensor, class_weight: Tensor | None) -> Tensor:
-    log_p = (u - highest).add_(log_top.unsqueeze(1))
-    if class_weight is not None:
-        log_p.mul_(class_weight.to(u.dtype).view(-1, *[1] * (u.dim() - 2)))
-    return log_p.masked_fill_(u == -torch.inf, 0.0).sum(1)
+def _by_class(values: Tensor, u: Tensor) -> Tensor:
+    return values.to(u.dtype).view(-1, *[1] * (u.dim() - 2))
+
+
+def _sum_log_p(u: Tensor, highest: Tensor, log_top: Tensor, weight: Tensor | None, unmasked: bool) -> Tensor:
+    log_p = u - highest
+    if unmasked and weight is None:
+        return log_p.sum(1) + u.shape[1] * log_top
+    log_p.add_(log_top.unsqueeze(1))
+    if weight is not None:
+        log_p.mul_(weight)
+    return (log_p if unmasked else log_p.masked_fill_(u == -torch.inf, 0.0)).sum(1)
 
 
 def _position(u: Tensor, target: Tensor, residue: Residue, name: str) -> Tensor:
@@ -318,7 +332,7 @@ def _general(
             entries.append((_position(u, target, residue, name), g))
     square = tilt = None
     if "sum_log_p" in given:
-        slope = slope - given["sum_log_p"] * _weight_sum(u, link.class_weight)
+        slope = slope - given["sum_log_p"] * _weight_sum(u, link.class_weight, residue.unmasked)
     if "entropy" in given:  # b: multiplies probability times distance
         tilt = -given["entropy"].to(dtype)
         log_top = residue.fields.get("log_top")
@@ -360,7 +374,7 @@ def _general(
     for position, g in entries:
         share.scatter_add_(1, position, g.unsqueeze(1))
     if "sum_log_p" in given:
-        _add_constant(share, u, given["sum_log_p"], link.class_weight)
+        _add_constant(share, u, given["sum_log_p"], link.class_weight, residue.unmasked)
     return share
 
 
@@ -371,7 +385,7 @@ def _dominant_gradient(
 
     The squares S of the others give it q (q - S): with q near 1 that is q (1 - q) - (squares without it).
     """
-    rows = fields["sum_other_p_squared"] > 0.25
+    rows = fields["sum_other_p_squared"] > 0.8
     if not bool(rows.any()):
         return None
     others = residue.share.movedim(1, -1)[rows]  # (m, K)
@@ -428,20 +442,55 @@ def _shape_block(share, u, residue, block, factor, tilt, square) -> None:
     share.mul_(row)
 
 
-def _weight_sum(u: Tensor, class_weight: Tensor | None) -> Tensor:
+def _weight_sum(u: Tensor, class_weight: Tensor | None, unmasked: bool) -> Tensor | int:
+    if unmasked:
+        return u.shape[1] if class_weight is None else class_weight.to(u.dtype).sum()
     open_classes = (u > -torch.inf).to(u.dtype)
-    if class_weight is None:
-        return open_classes.sum(1)
-    return (open_classes * class_weight.to(u.dtype).view(-1, *[1] * (u.dim() - 2))).sum(1)
+    return (open_classes if class_weight is None else open_classes * _by_class(class_weight, u)).sum(1)
 
 
-def _add_constant(gradient: Tensor, u: Tensor, g: Tensor, class_weight: Tensor | None) -> None:
-    tail = [1] * (u.dim() - 2)
+def _add_constant(gradient: Tensor, u: Tensor, g: Tensor, class_weight: Tensor | None, unmasked: bool) -> None:
+    weight = None if class_weight is None else _by_class(class_weight, u)
+    if unmasked:
+        own = g.unsqueeze(1)
+        gradient.add_(own) if weight is None else gradient.addcmul_(own, weight)
+        return
     for block in _blocks(u):
         part = torch.where(u[block] == -torch.inf, 0.0, g[block].unsqueeze(1))
-        if class_weight is not None:
-            part = part * class_weight.to(u.dtype).view(-1, *tail)
-        gradient[block].add_(part)
+        gradient[block].add_(part if weight is None else part * weight)
+
+
+@dataclass
+class MeanResidue:
+    """What the backward pass of the mean log-probability reads beside the weights."""
+
+    share: Tensor  # (n, K) exp(u - highest), 0 at the first choice
+    top: Tensor  # (n, 1)
+    rest: Tensor  # sum of share
+    total: Tensor  # sum of the weights, and
+    beside: Tensor  # of those that are not the first choice's
+
+
+def mean_log_p_forward(u: Tensor, weight: Tensor) -> tuple[Tensor, MeanResidue]:
+    """sum_k w_k log p_k of every row, u and weight (n, K); masked classes have weight 0."""
+    highest, top = u.max(1, keepdim=True)
+    share = torch.sub(u, highest).clamp_(min=-NEVER)
+    mean = _joined(share, lambda block: (share[block] * weight[block]).sum(1))
+    share.exp_().scatter_(1, top, 0.0)
+    rest = share.sum(1)
+    first = weight.gather(1, top).squeeze(1)
+    beside = _joined(share, lambda block: weight[block].scatter(1, top[block], 0.0).sum(1))
+    residue = MeanResidue(share, top, rest, first + beside, beside)
+    return mean - residue.total * torch.log1p(rest), residue
+
+
+def mean_log_p_backward(weight: Tensor, residue: MeanResidue, g: Tensor) -> Tensor:
+    """g (w_k - p_k sum w), written over the residue's buffer; at the first choice from 1 - p."""
+    share, rest = residue.share, residue.rest
+    factor = -g * residue.total / (1.0 + rest)
+    at_top = -factor * rest - g * residue.beside
+    share.mul_(factor.unsqueeze(1)).addcmul_(weight.to(share.dtype), g.unsqueeze(1))
+    return share.scatter_(1, residue.top, at_top.unsqueeze(1))
 
 
 def _mend_gradient(

@@ -32,9 +32,9 @@ def _takes(subject: Subject) -> None:
     apply_if(not subject.rule.index_targets, "the loss was built for class indices")
     rule = subject.rule
     demand(
-        rule.head == "sigmoid" or rule.soft in ("own", "refused") or "log_probabilities" not in rule.needs,
+        rule.head == "sigmoid" or rule.soft != "outcomes" or "log_probabilities" not in rule.needs,
         "a rule that needs log_probabilities cannot be asked about each class in turn as the outcome. Declare "
-        "soft='own' with a soft_cost, or soft='refused'.",
+        "soft='own' with a soft_cost, soft='linear' if the cost is affine in log_p, or soft='refused'.",
     )
 
 
