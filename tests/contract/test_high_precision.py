@@ -1,12 +1,13 @@
-"""Values and gradients against formulas written down again in mpmath, with fifty digits, from the papers.
+"""Values and gradients against formulas written down again in mpmath, with forty digits, from the papers.
 
 Nothing of the package takes part on the other side. Softmax losses see rows from undecided to hopeless; sigmoid
-losses see single logits. The derivative is mpmath's own, by finite differences at fifty digits.
+losses see single logits. The derivative is mpmath's own, by finite differences at forty digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from reweigh import registry
 mpmath = pytest.importorskip("mpmath")
 from mpmath import mpf  # noqa: E402
 
-DIGITS = 60
+DIGITS = 40
 NAMES = set(registry.names("loss"))
 
 
@@ -62,8 +63,10 @@ def normalized(z, y):
     return log_p(z, y) / mpmath.fsum(log_p(z, k) for k in range(len(z)))
 
 
-def bi_tempered(z, y, t1=mpf("0.8"), t2=mpf("1.4")):
+def bi_tempered(z, y):
     """exp_t(z - lambda) with lambda found by bisection; the divergence from the one-hot target."""
+
+    t1, t2 = mpf("0.8"), mpf("1.4")
 
     def exp_t(x):
         return max(1 + (1 - t2) * x, mpf(0)) ** (1 / (1 - t2))
@@ -71,7 +74,7 @@ def bi_tempered(z, y, t1=mpf("0.8"), t2=mpf("1.4")):
     highest = max(z)
     distance = [one - highest for one in z]
     low, high = mpf(0), (mpf(len(z)) ** (t2 - 1) - 1) / (t2 - 1) + 1
-    for _ in range(4 * DIGITS):
+    for _ in range(140):
         middle = (low + high) / 2
         if mpmath.fsum(exp_t(one - middle) for one in distance) > 1:
             low = middle
@@ -87,7 +90,8 @@ def confidence_penalty(z, y, beta):
     return -log_p(z, y) + beta * mpmath.fsum(one * log_p(z, k) for k, one in enumerate(p))
 
 
-def smoothed(z, y, eps=mpf("0.1")):
+def smoothed(z, y):
+    eps = mpf("0.1")
     return -(1 - eps) * log_p(z, y) - eps * mpmath.fsum(log_p(z, k) for k in range(len(z))) / len(z)
 
 
@@ -140,7 +144,7 @@ def rows(classes: int) -> list[tuple[list[float], int]]:
 
 
 def derivative(function: Callable, z: list, place: int):
-    """Central differences at sixty digits."""
+    """Central differences at forty digits."""
     step = mpf(10) ** (-DIGITS // 3)
     ahead, behind = list(z), list(z)
     ahead[place] += step
@@ -170,11 +174,11 @@ def test_softmax_loss_is_its_formula(name, settings, formula, classes):
             exact = [mpf(one) for one in z]
             value = formula(exact, y)
             assert agrees(cost.item(), value, 1e-9, 1e-300), (z, y, cost.item(), value)
-            slopes = [derivative(lambda at: formula(at, y), exact, k) for k in range(classes)]
+            slopes = [derivative(partial(formula, y=y), exact, k) for k in range(classes)]
             largest = max(abs(one) for one in slopes)
             for k, slope in enumerate(slopes):
                 # an entry that is a difference of larger ones is right to their rounding
-                assert agrees(logits.grad[0, k].item(), slope, 1e-7, 1e-9 * float(largest) + 1e-30), (z, y, k)
+                assert agrees(logits.grad[0, k].item(), slope, 1e-7, 1e-9 * float(largest) + 1e-24), (z, y, k)
 
 
 @pytest.mark.parametrize(("name", "settings", "formula"), known(SIGMOID))
@@ -193,7 +197,7 @@ def test_sigmoid_loss_is_its_formula(name, settings, formula, present):
             value = formula(margin, present)
             slope = sign * derivative(lambda at: formula(at[0], present), [margin], 0)
             assert agrees(cost.item(), value, 1e-9, 1e-300), (gap, cost.item(), value)
-            assert agrees(logits.grad.item(), slope, 1e-7, 1e-30), (gap, logits.grad.item(), slope)
+            assert agrees(logits.grad.item(), slope, 1e-7, 1e-24), (gap, logits.grad.item(), slope)
 
 
 def test_evidence_is_exact_at_every_gap():

@@ -26,7 +26,7 @@ class Priced:
 
     def sum(self) -> Tensor:
         """One after the other, in float64."""
-        total = self.cost.new_zeros(())
+        total = self.cost.reshape(-1)[:0].sum()  # 0, and part of the graph
         for cost, factor in zip(self.cost.reshape(-1), self.factor.reshape(-1), strict=True):
             total = total + cost * factor
         return total
@@ -83,7 +83,7 @@ def _jittered(evidence: Evidence, state: State, *, cost: Cost, share: float) -> 
     generator = torch.Generator().manual_seed(12)
     moved = {}
     for name, value in vars(evidence).items():
-        if value is not None and value.is_floating_point() and name not in ("target", "class_weight"):
+        if isinstance(value, Tensor) and value.is_floating_point() and name not in ("target", "class_weight"):
             off = 2 * torch.rand(value.shape, generator=generator, dtype=torch.float64) - 1
             moved[name] = torch.where(torch.isfinite(value), value * (1 + share * off), value)
     return cost(replace(evidence, **moved), state)
