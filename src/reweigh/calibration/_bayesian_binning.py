@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -70,41 +71,77 @@ def average_histogram(p: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.
     if len(p) == 0:
         return np.array([]), np.array([0.0])
     order = np.argsort(p, kind="stable")
-    p = p[order]
-    hits = np.concatenate([[0.0], np.cumsum(label[order])])
-    root = len(p) ** (1 / 3)
+    models = Histograms.of(p[order], np.concatenate([[0.0], np.cumsum(label[order])]))
+    weight = np.exp(models.evidence - models.evidence.max())
+    weight = np.where(weight >= NEGLIGIBLE, weight, 0.0)
+    weight /= weight.sum()
+    # the average of step functions steps where any of them does, by its weighted step
+    share = np.repeat(weight, np.diff(models.starts))
+    inner = np.ones(len(share), bool)
+    inner[models.starts[1:] - 1] = False
+    inner &= share > 0
+    jump = share * (np.roll(models.mean, -1) - models.mean)
+    union, place = np.unique(models.upper[inner], return_inverse=True)
+    first = float(weight @ models.mean[models.starts[:-1]])
+    steps = np.bincount(place, weights=jump[inner], minlength=len(union))
+    return union, np.clip(np.concatenate([[first], first + np.cumsum(steps)]), 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Histograms:
+    """Histograms with every number of bins, their bins laid end to end."""
+
+    starts: np.ndarray  # (models + 1,) where each model's bins begin
+    upper: np.ndarray  # (all bins,) upper edge; 1 for a model's last bin
+    mean: np.ndarray  # (all bins,) posterior mean
+    evidence: np.ndarray  # (models,)
+
+    @staticmethod
+    def of(p: np.ndarray, hits: np.ndarray) -> Histograms:
+        """From ascending probabilities and the running count of hits (n + 1,)."""
+        asked = numbers_of_bins(len(p))
+        upper, model = _upper_edges(p, asked)
+        bins = np.bincount(model, minlength=len(asked))
+        starts = np.concatenate([[0], np.cumsum(bins)])
+        first = np.zeros(len(upper), bool)
+        first[starts[:-1]] = True
+        last = np.zeros(len(upper), bool)
+        last[starts[1:] - 1] = True
+        end = np.where(last, len(p), np.searchsorted(p, upper, side="right"))
+        begin = np.where(first, 0, np.roll(end, 1))
+        lower = np.where(first, 0.0, np.roll(upper, 1))
+        strength = PRIOR / bins[model]
+        mean, evidence = beta_binomial(end - begin, hits[end] - hits[begin], (lower + upper) / 2, strength)
+        return Histograms(starts, upper, mean, np.bincount(model, weights=evidence, minlength=len(asked)))
+
+
+def numbers_of_bins(count: int) -> np.ndarray:
+    """The numbers of bins that are averaged over."""
+    root = count ** (1 / 3)
     least = max(1, int(np.floor(root / SPAN)))
-    most = max(least, min(int(np.ceil(SPAN * root)), int(np.ceil(len(p) / 5))))
-    models = [_histogram(p, hits, bins) for bins in range(least, most + 1)]
-    evidence = np.array([model[2] for model in models])
-    weight = np.exp(evidence - evidence.max())
-    kept = weight >= NEGLIGIBLE
-    weight = np.where(kept, weight, 0.0) / weight[kept].sum()
-    chosen = [(edges, values, w) for (edges, values, _), w in zip(models, weight, strict=True) if w > 0]
-    union = np.unique(np.concatenate([edges for edges, _, _ in chosen]))
-    # a value inside each interval (lower, upper] of the union: its upper end, and anything beyond the last edge
-    probes = np.append(union, np.inf)
-    total = np.zeros(len(probes))
-    for edges, values, w in chosen:
-        total += w * values[np.searchsorted(edges, probes, side="left")]
-    return union, total
+    return np.arange(least, max(least, min(int(np.ceil(SPAN * root)), int(np.ceil(count / 5)))) + 1)
 
 
-def _histogram(p: np.ndarray, hits: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """(inner edges, posterior means, log evidence) of one number of bins over sorted probabilities."""
-    special = need("scipy.special", "calibration", "fitting BayesianBinning")
-    size, longer = divmod(len(p), bins)
-    number = np.arange(1, bins)
-    starts = number * size + np.minimum(number, longer)
-    edges = np.unique((p[starts - 1] + p[starts]) / 2)
-    edges = edges[(edges > 0) & (edges < 1)]
-    ends = np.concatenate([[0], np.searchsorted(p, edges, side="right"), [len(p)]])
-    count, hit = np.diff(ends), np.diff(hits[ends])
-    bounds = np.concatenate([[0.0], edges, [1.0]])
-    middle = (bounds[1:] + bounds[:-1]) / 2
-    strength = PRIOR / len(count)
+def _upper_edges(p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(upper edge of every bin, its model): midpoints between chunks, equal ones merged, and 1 at each model's end."""
+    model = np.repeat(np.arange(len(asked)), asked)
+    number = np.arange(len(model)) - np.repeat(np.cumsum(asked) - asked, asked) + 1  # 1 ... B
+    size, longer = np.divmod(len(p), asked)
+    start = number * size[model] + np.minimum(number, longer[model])
+    last = number == asked[model]
+    start = np.where(last, 1, start)
+    upper = np.where(last, 1.0, (p[start - 1] + p[start % len(p)]) / 2)
+    before = np.where(number == 1, 0.0, np.roll(upper, 1))
+    kept = last | ((upper > before) & (upper < 1))
+    return upper[kept], model[kept]
+
+
+def beta_binomial(
+    count: np.ndarray, hit: np.ndarray, middle: np.ndarray, strength: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(posterior mean, log evidence) of bins with hits among their rows, under Beta(s c, s (1 - c))."""
+    gammaln = need("scipy.special", "calibration", "fitting BayesianBinning").gammaln
     alpha, beta = strength * middle, strength * (1 - middle)
-    gammaln = special.gammaln
     evidence = gammaln(strength) - gammaln(count + strength) + gammaln(hit + alpha) - gammaln(alpha)
     evidence += gammaln(count - hit + beta) - gammaln(beta)
-    return edges, (hit + alpha) / (count + strength), float(evidence.sum())
+    return (hit + alpha) / (count + strength), evidence

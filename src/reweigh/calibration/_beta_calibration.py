@@ -58,6 +58,10 @@ class BetaCalibration(Calibrator):
 class BetaCurve(nn.Module):
     """a log p - b log(1 - p) + c of log-odds, a column each."""
 
+    a: Tensor
+    b: Tensor
+    c: Tensor
+
     def __init__(self, a: object, b: object, c: object) -> None:
         super().__init__()
         self.register_buffer("a", buffer(a))

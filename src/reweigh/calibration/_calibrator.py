@@ -15,8 +15,10 @@ import torch
 
 from ..errors import bad_input, need
 from ..predictions import Predictions
+from ._parallel import over_blocks
 from ._provenance import Provenance
-from ._rows import Rows, check_masks, highest_logit, read_labels, read_logits, read_weights, rows_of
+from ._rows import Rows, check_masks, highest_logit, read_labels, read_logits, read_weights
+from ._table_rows import rows_of
 
 need("sklearn", "calibration", "calibrating")
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin  # noqa: E402
@@ -305,12 +307,14 @@ def wrong_head(name: str, head: str, heads: tuple[str, ...], doing: str) -> Exce
 
 def run_blocks(module: torch.nn.Module, logits: Tensor, what: str) -> np.ndarray:
     """Run a map over blocks of rows; `what` is "probabilities", "log_probabilities" or "logits"."""
-    rows = Rows(logits=logits)
     module = module.to(logits.device)
     out = np.empty(tuple(logits.shape))
-    with torch.no_grad():
-        for block in rows.blocks():
+
+    def run(block: slice) -> None:
+        with torch.no_grad():
             out[block] = _one_block(module, logits[block], what).cpu().numpy()
+
+    over_blocks(Rows(logits=logits), run)
     return out
 
 

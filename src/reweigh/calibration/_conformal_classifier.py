@@ -51,7 +51,7 @@ class ConformalClassifier(Calibrator):
     """
 
     _state = ("quantiles_", "key_quantiles_", "groups_")
-    score = score_setting(Calibrator.score)
+    score = score_setting(Calibrator.score)  # type: ignore
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ConformalClassifier(Calibrator):
             self.groups_ = [value.item() for value in np.unique(values)]  # type: ignore[arg-type]
             found = [quantile(key[values == value], mass[values == value], self.coverage) for value in self.groups_]
         self.key_quantiles_ = np.array(found)
-        self.quantiles_ = -np.expm1(-self.key_quantiles_) if self.score == "lac" else 1 + self.key_quantiles_
+        self.quantiles_ = -np.expm1(-self.key_quantiles_) if self._score == "lac" else 1 + self.key_quantiles_
         self._warn_few()
         return self
 
@@ -129,7 +129,7 @@ class ConformalClassifier(Calibrator):
                 raise bad_input(
                     doing, came=f"groups {sorted(known)} and group={self.group!r}", expected="a group, named by group="
                 )
-            groups = known[name]
+            groups = known[str(name)]
         if groups is None:
             raise bad_input(doing, came="no groups", expected="groups=, one value a row")
         values = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
@@ -144,7 +144,7 @@ class ConformalClassifier(Calibrator):
 
     def _true_keys(self, rows: Rows) -> np.ndarray:
         """(n,) key of the true class."""
-        score = SetKeys(self.score, self.penalty, self.free_ranks)
+        score = SetKeys(self._score, self.penalty, self.free_ranks)
         keys = []
         for block in rows.blocks():
             table = score(rows.logits[block].double())  # type: ignore[index]
@@ -155,7 +155,7 @@ class ConformalClassifier(Calibrator):
         """(n, K) whether a class is in the row's set."""
         logits = self._to_use(X)
         values = self._group_values(X, groups, len(logits))
-        score = SetKeys(self.score, self.penalty, self.free_ranks)
+        score = SetKeys(self._score, self.penalty, self.free_ranks)
         limit = self._limits(values)
         out = np.empty(tuple(logits.shape), dtype=bool)
         for block in Rows(logits=logits).blocks():
@@ -182,13 +182,17 @@ class ConformalClassifier(Calibrator):
         """The settings."""
         return {name: vars(self)[name] for name in self._get_param_names()}
 
+    @property
+    def _score(self) -> str:
+        return vars(self)["score"]
+
     def _build(self) -> torch.nn.Module:
         return LogitMap(nn.Identity())
 
     def _ship(self) -> torch.nn.Module:
         if self.scope == "group":
             return self._build()  # a module sees no groups
-        return SetMap(SetKeys(self.score, self.penalty, self.free_ranks), self.key_quantiles_)
+        return SetMap(SetKeys(self._score, self.penalty, self.free_ranks), self.key_quantiles_)
 
 
 class SetKeys(nn.Module):
@@ -217,6 +221,7 @@ class SetMap(nn.Module):
 
     output = "log_probabilities"
     output_names = ("log_probabilities", "in_set")
+    quantiles: Tensor
 
     def __init__(self, keys: SetKeys, quantiles: np.ndarray) -> None:
         super().__init__()

@@ -82,6 +82,9 @@ class EnsembleTemperatureScaling(Calibrator):
 class Mixture(nn.Module):
     """The three distributions, weighted."""
 
+    inverse: Tensor
+    weights: Tensor
+
     def __init__(self, inverse: float, weights: np.ndarray) -> None:
         super().__init__()
         self.register_buffer("inverse", buffer(inverse))
@@ -145,8 +148,8 @@ def least_squares_temperature(rows: Rows) -> float:
         ends = places[max(low, 0)], places[min(high, len(places) - 1)]
         slopes = [squared_error(rows, math.exp(place))[1] for place in ends]
         if slopes[0] < 0 < slopes[1]:
-            root = brentq(lambda place: squared_error(rows, math.exp(place))[1], *ends, xtol=1e-13, rtol=1e-14)
-            return math.exp(-root)
+            root: Any = brentq(lambda place: squared_error(rows, math.exp(place))[1], *ends, xtol=1e-13)
+            return math.exp(-float(root))
     warnings.warn(
         f"EnsembleTemperatureScaling: squared error has no minimum between T = {math.exp(-places[-1]):.3g} and "
         f"{math.exp(-places[0]):.3g}; the better end is taken.",

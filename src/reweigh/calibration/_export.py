@@ -66,7 +66,9 @@ def _write_whole(path: Path, content: bytes, doing: str) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise InputError(f"{doing} failed: {error.strerror or error}. An earlier file of that name is unchanged.") from error
+        raise InputError(
+            f"{doing} failed: {error.strerror or error}. An earlier file of that name is unchanged."
+        ) from error
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)

@@ -63,7 +63,10 @@ class IsotonicCalibration(Calibrator):
             parts.append(tuple(values.double().cpu().numpy() for values in (p, label, weight)))
         if self.mode == "pooled":
             points, heights = isotonic_curve(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-            points, heights = np.append(np.append(0.0, points), 1.0), np.append(np.append(heights[0], heights), heights[-1])
+            points, heights = (
+                np.append(np.append(0.0, points), 1.0),
+                np.append(np.append(heights[0], heights), heights[-1]),
+            )
             curves = [(points, heights + TIE_BREAKER * points)]
         else:
             curves = [isotonic_curve(*part) for part in parts]

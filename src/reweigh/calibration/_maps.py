@@ -75,6 +75,9 @@ class ProbabilityMap(nn.Module):
 class Scale(nn.Module):
     """w z + b, element by element; masked classes stay masked."""
 
+    weight: Tensor
+    bias: Tensor
+
     def __init__(self, weight: object, bias: object = 0.0) -> None:
         super().__init__()
         self.register_buffer("weight", buffer(weight))
@@ -88,6 +91,9 @@ class Scale(nn.Module):
 
 class Affine(nn.Module):
     """W z + b; masked classes add nothing to the others and stay masked."""
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, weight: object, bias: object) -> None:
         super().__init__()
@@ -139,6 +145,10 @@ class Lookup(nn.Module):
     `edges` are ascending runs, one a column (or one for all), laid end to end; `lengths` says how long each is.
     """
 
+    edges: Tensor
+    lengths: Tensor
+    starts: Tensor
+
     def __init__(self, columns: list) -> None:
         super().__init__()
         lengths = [len(column) for column in columns]
@@ -166,6 +176,9 @@ class Lookup(nn.Module):
 class Steps(nn.Module):
     """Piecewise constant curves, one a column: `values[b]` between edges b-1 (excluded) and b (included)."""
 
+    heights: Tensor
+    offsets: Tensor
+
     def __init__(self, edges: list, values: list) -> None:
         super().__init__()
         self.lookup = Lookup(edges)
@@ -180,6 +193,8 @@ class Steps(nn.Module):
 
 class Lines(nn.Module):
     """Piecewise linear curves through points, one a column; flat beyond the first and the last point."""
+
+    heights: Tensor
 
     def __init__(self, points: list, heights: list) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any, Self
 
@@ -87,7 +88,7 @@ def threshold_for(target: float, uncertain: np.ndarray, right: np.ndarray) -> fl
     isotonic = need("sklearn.isotonic", "calibration", "fitting MetaAccuracy")
     edges = np.quantile(uncertain, np.linspace(0, 1, BINS + 1))
     accuracy, middle = np.zeros(BINS), np.zeros(BINS)
-    for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (low, high) in enumerate(itertools.pairwise(edges)):
         inside = (uncertain > low) & (uncertain <= high)
         if inside.any():
             accuracy[number], middle[number] = right[inside].mean(), uncertain[inside].mean()

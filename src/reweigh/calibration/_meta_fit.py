@@ -30,6 +30,9 @@ def entropy_of_rows(rows: Rows) -> Tensor:
 class Meta(nn.Module):
     """softmax(z / T) where the entropy of softmax(z) is below a threshold, else uniform over the unmasked classes."""
 
+    temperature: Tensor
+    threshold: Tensor
+
     def __init__(self, temperature: float, threshold: float) -> None:
         super().__init__()
         self.register_buffer("temperature", buffer(temperature))

@@ -66,6 +66,9 @@ class PlattScaling(Calibrator):
 class Line(nn.Module):
     """a o + b, a column each."""
 
+    slope: Tensor
+    intercept: Tensor
+
     def __init__(self, slope: object, intercept: object) -> None:
         super().__init__()
         self.register_buffer("slope", buffer(slope))

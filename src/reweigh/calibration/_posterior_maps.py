@@ -66,7 +66,9 @@ def _binary_focal(gamma: float = 2.0, alpha: float | None = None, detached: bool
 
 def _binary_inverse_focal(gamma: float = 1.0, detached: bool = False) -> Map:
     if not detached and not gamma < INVERSE_LIMIT:
-        raise _no_map("binary_inverse_focal", f"gamma={gamma:g}", f"below {INVERSE_LIMIT:.4f}: above it a cost rises with p")
+        raise _no_map(
+            "binary_inverse_focal", f"gamma={gamma:g}", f"below {INVERSE_LIMIT:.4f}: above it a cost rises with p"
+        )
     return lambda z: inverse_slope(-z, gamma, detached) - inverse_slope(z, gamma, detached)
 
 
@@ -89,7 +91,9 @@ def _exponential_focal(gamma: float = 2.0, saturation: str = "linear", detached:
 
 def _power(r: float = 0.7) -> Map:
     if not r < 1:
-        raise _no_map("power", f"r={r:g}", "below 1: at 1 every posterior has the same best p, above it the order turns")
+        raise _no_map(
+            "power", f"r={r:g}", "below 1: at 1 every posterior has the same best p, above it the order turns"
+        )
     return lambda z: (1 - r) * z
 
 
@@ -186,10 +190,14 @@ def posterior_map(loss: str, settings: Mapping[str, Any]) -> Map:
     for word, value in settings.items():
         if word not in known and word not in COMMON:
             raise bad_input(
-                f"building PosteriorCorrection for {name}", came=f"the setting {word!r}", expected=f"one of {', '.join(known)}"
+                f"building PosteriorCorrection for {name}",
+                came=f"the setting {word!r}",
+                expected=f"one of {', '.join(known)}",
             )
         if isinstance(value, float) and not math.isfinite(value):
-            raise bad_input(f"building PosteriorCorrection for {name}", came=f"{word}={value!r}", expected="a finite number")
+            raise bad_input(
+                f"building PosteriorCorrection for {name}", came=f"{word}={value!r}", expected="a finite number"
+            )
     settings = {word: value for word, value in settings.items() if word not in COMMON}
     try:
         return make(**settings)

@@ -14,8 +14,9 @@ from ..predictions import Predictions
 from ..registry import register_calibrator
 from ._calibrator import Calibrator
 from ._maps import LogitMap, Scale
-from ._rows import Rows, highest_logit, read_logits, rows_of
+from ._rows import Rows, highest_logit, read_logits
 from ._simplex import mixture_shares
+from ._table_rows import rows_of
 
 NORMAL_975 = 1.959963984540054
 SMALLEST = 1e-300  # stands for a share of 0, so that logits stay finite

@@ -58,7 +58,9 @@ def fit_matrix(rows: Rows, name: str, base=None) -> tuple[np.ndarray, np.ndarray
 
 def _whitening(rows: Rows, base) -> tuple[Tensor, Tensor, float]:
     """(mean (K,), directions (K, r) over their deviations, the largest deviation)."""
-    count, first, second = 0.0, 0.0, 0.0
+    count = 0.0
+    first = torch.zeros(rows.classes, dtype=torch.float64)
+    second = torch.zeros(rows.classes, rows.classes, dtype=torch.float64)
     for block in rows.blocks():
         x, _ = unmasked(base(rows.logits[block].double()))  # type: ignore[index]
         weight = torch.ones(len(x)).to(x) if rows.weight is None else rows.weight[block]

@@ -53,7 +53,7 @@ class SelectiveClassifier(Calibrator):
     """
 
     _state = ("threshold_", "key_threshold_", "coverage_", "risk_", "certified_")
-    score = score_setting(Calibrator.score)
+    score = score_setting(Calibrator.score)  # type: ignore
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class SelectiveClassifier(Calibrator):
                 came="weights",
                 expected="no sample_weight: an exact test counts rows",
             )
-        key = keys_of(rows, self.score)
+        key = keys_of(rows, self._score)
         wrong = 1.0 - top_correct(rows).cpu().numpy()
         if self.risk is None:
             self._fit_coverage(key, wrong, None if rows.weight is None else rows.weight.cpu().numpy())
         else:
             self._fit_risk(key, wrong, self._testing_rows(certification_rows, rows.count))
-        self.threshold_ = value_of_key(self.score, self.key_threshold_)
+        self.threshold_ = value_of_key(self._score, self.key_threshold_)
         return self
 
     def _check_settings(self, certification_rows: Any) -> None:
@@ -158,35 +158,40 @@ class SelectiveClassifier(Calibrator):
 
     def _keys(self, X: Any) -> np.ndarray:
         logits = self._to_use(X)
-        return keys_of(Rows(logits=logits), self.score)
+        return keys_of(Rows(logits=logits), self._score)
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,) the class decided for, -1 where the model abstains."""
         logits = self._to_use(X)
-        accepted = keys_of(Rows(logits=logits), self.score) >= self.key_threshold_
+        accepted = keys_of(Rows(logits=logits), self._score) >= self.key_threshold_
         return np.where(accepted, logits.argmax(1).cpu().numpy(), -1)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings."""
         return {name: vars(self)[name] for name in self._get_param_names()}
 
+    @property
+    def _score(self) -> str:
+        return vars(self)["score"]
+
     def _build(self) -> torch.nn.Module:
         return LogitMap(nn.Identity())
 
     def _ship(self) -> torch.nn.Module:
-        return SelectiveMap(self.score, self.key_threshold_)
+        return SelectiveMap(self._score, self.key_threshold_)
 
 
 class SelectiveMap(nn.Module):
     """Logits in, log-probabilities (n, K) and whether the row is accepted (n,) out."""
 
+    threshold: Tensor
     output = "log_probabilities"
     output_names = ("log_probabilities", "accepted")
 
     def __init__(self, score: str, threshold: float) -> None:
         super().__init__()
         self.map = LogitMap(nn.Identity())
-        self.key = ScoreKey(str(score))
+        self.key = ScoreKey(score)
         self.register_buffer("threshold", buffer(threshold))
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,5 +58,7 @@ def row_numbers(rows: Any, count: int, name: str, doing: str) -> np.ndarray:
     unique = np.unique(array)
     if len(unique) < len(array):
         values, counts = np.unique(array, return_counts=True)
-        raise bad_input(doing, came=f"row {int(values[counts > 1][0])} in {name} twice", expected="rows that occur once")
+        raise bad_input(
+            doing, came=f"row {int(values[counts > 1][0])} in {name} twice", expected="rows that occur once"
+        )
     return unique.astype(np.int64)

@@ -225,7 +225,7 @@ class SoftmaxRegression:
     def preconditioner(self, point: Tensor) -> Callable[[Tensor], Tensor]:
         """The inverse of the Hessian's diagonal blocks, one a class."""
         blocks = self.form.diagonal_blocks
-        total = 0.0
+        total = torch.zeros(())
         for block in self._blocks(BLOCK // self.rows.classes):
             total = total + blocks(block.x, self._log_p(point, block).exp(), block.weight)
         total = total / self.rows.total

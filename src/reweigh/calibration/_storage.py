@@ -38,7 +38,11 @@ def encode(value: Any) -> Any:
     """A value as JSON: arrays say their type, numbers that JSON lacks are words."""
     if isinstance(value, np.ndarray):
         kind = "float64" if value.dtype.kind == "f" else "bool" if value.dtype.kind == "b" else "int64"
-        return {"array": [encode(item) for item in value.reshape(-1).tolist()], "shape": list(value.shape), "type": kind}
+        return {
+            "array": [encode(item) for item in value.reshape(-1).tolist()],
+            "shape": list(value.shape),
+            "type": kind,
+        }
     if isinstance(value, (np.integer, np.floating, np.bool_)):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -99,6 +103,7 @@ def save(calibrator: Calibrator, path: str | Path) -> None:
         "settings": {name: encode(value) for name, value in settings.items()},
         "fitted": {name: encode(getattr(calibrator, name)) for name in calibrator._state},
         "classes": len(calibrator.classes_),
+        "columns": [str(name) for name in getattr(calibrator, "feature_names_in_", [])],
         "head": calibrator.head_,
         "fitted_on": encode(calibrator.fitted_on_),
     }
@@ -120,7 +125,9 @@ def write_whole(path: Path, text: str) -> None:
         temporary = None
         _sync_folder(path.parent)
     except OSError as error:
-        raise InputError(f"{doing} failed: {error.strerror or error}. An earlier file of that name is unchanged.") from error
+        raise InputError(
+            f"{doing} failed: {error.strerror or error}. An earlier file of that name is unchanged."
+        ) from error
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
@@ -211,6 +218,8 @@ def _restore(content: dict[str, Any]) -> Calibrator:
         setattr(calibrator, name, value)
     calibrator.n_features_in_ = int(content["classes"])
     calibrator.classes_ = np.arange(calibrator.n_features_in_)
+    if content["columns"]:
+        calibrator.feature_names_in_ = np.array(content["columns"], dtype=object)
     calibrator.head_ = str(content["head"])
     calibrator.fitted_on_ = decode(content["fitted_on"])
     return calibrator

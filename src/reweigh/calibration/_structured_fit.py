@@ -20,6 +20,8 @@ Tensor = torch.Tensor
 class LogMixture(nn.Module):
     """log((1 - e) softmax(z) + e / K), K without masked classes, which stay masked."""
 
+    share: Tensor
+
     def __init__(self, share: float) -> None:
         super().__init__()
         self.register_buffer("share", buffer(share))

@@ -16,8 +16,8 @@ from ._maps import LogitMap, Scale
 from ._rows import Rows
 from ._tempering import logit_scale, sigmoid_moments, softmax_moments, top_confidence, true_gap
 
-# Rows of the first, rough fit.
-ROUGH = 4096
+# The first, rough fit looks at so many numbers, in no fewer and no more than so many rows.
+ROUGH, FEWEST, MOST = 1 << 21, 1024, 4096
 # Where no finite temperature is best, T is this many times below or above the spread of the logits.
 BOUND_BELOW, BOUND_ABOVE = 100.0, 1000.0
 STANDARD_NORMAL_975 = 1.959963984540054
@@ -68,7 +68,9 @@ class TemperatureScaling(Calibrator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit T on logits (n, K) and labels, or on Predictions."""
         if self.objective not in ("nll", "ece"):
-            raise bad_input("fitting TemperatureScaling", came=f"objective={self.objective!r}", expected="'nll' or 'ece'")
+            raise bad_input(
+                "fitting TemperatureScaling", came=f"objective={self.objective!r}", expected="'nll' or 'ece'"
+            )
         rows = self._read(X, y, sample_weight)
         if self.objective == "ece":
             self.temperature_ = best_on_grid(rows, self.bins, self.binning)
@@ -99,8 +101,8 @@ class Found:
 
 def most_likely(rows: Rows) -> Found:
     """The maximum-likelihood temperature of rows of either head."""
-    scale = logit_scale(rows if rows.count <= ROUGH else rows.take(slice(None, None, rows.count // ROUGH)))
-    scale = scale or logit_scale(rows)
+    few = every(rows, FEWEST)
+    scale = logit_scale(rows if few is None else rows.take(few)) or logit_scale(rows)
     if scale == 0.0:
         return Found(1.0, warning="all logits of every row are equal, so any temperature gives the same; T = 1.")
     if rows.head == "sigmoid":
@@ -114,12 +116,17 @@ def most_likely(rows: Rows) -> Found:
             "logits' spread. Fit on rows that the model was not trained on.",
         )
     start = 1.0 / scale
-    if rows.count > 8 * ROUGH:
-        every = slice(None, None, rows.count // ROUGH)
-        few, few_gap = rows.take(every), gap[every]
-        rough = find_root(lambda b: softmax_moments(few, few_gap, b), start)
+    few = every(rows, max(FEWEST, min(MOST, ROUGH // rows.classes)))
+    if few is not None:
+        some, some_gap = rows.take(few), gap[few]
+        rough = find_root(lambda b: softmax_moments(some, some_gap, b), start)
         start = rough.inverse if rough.found and 1e-3 < rough.inverse * scale < 1e3 else start
     return _settle(rows, find_root(lambda b: softmax_moments(rows, gap, b), start), scale)
+
+
+def every(rows: Rows, count: int) -> slice | None:
+    """About `count` rows at even distances; None where that is not much less than all."""
+    return slice(None, None, rows.count // count) if rows.count > 8 * count else None
 
 
 def _settle(rows: Rows, root: Root, scale: float) -> Found:

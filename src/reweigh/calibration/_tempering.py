@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ._maps import softplus
+from ._parallel import over_blocks
 from ._rows import Rows
 
 Tensor = torch.Tensor
@@ -45,12 +46,11 @@ def true_gap(rows: Rows) -> Tensor:
 
 def softmax_moments(rows: Rows, gap: Tensor, inverse: float) -> Moments:
     """The sums at one inverse temperature; one pass over the logits."""
-    total = torch.zeros(4, dtype=torch.float64, device=gap.device)
     narrow = rows.classes < NARROW
     axis = 0 if narrow else 1
-    for block in rows.blocks():
-        z = rows.logits[block]  # type: ignore[index]
-        highest = rows.highest[block].double()  # type: ignore[index]
+
+    def sums(block: slice) -> Tensor:
+        z, highest = rows.logits[block], rows.highest[block].double()  # type: ignore[index]
         v = (z.t() if narrow else z).to(torch.float64, copy=True, memory_format=torch.contiguous_format)
         v.sub_(highest if narrow else highest.unsqueeze(1)).mul_(inverse).clamp_(min=LOWEST)
         weighted = v.exp()  # (., .) exp(v), then exp(v) v, v^2, v^3
@@ -61,24 +61,26 @@ def softmax_moments(rows: Rows, gap: Tensor, inverse: float) -> Moments:
         true = gap[block] * inverse
         square = one * one
         parts = torch.stack([mass.log() - true, one - true, two - square, three - 3 * one * two + 2 * one * square])
-        total += parts.sum(1) if rows.weight is None else parts @ rows.weight[block]
-    return Moments(*(float(value) for value in total))
+        return parts.sum(1) if rows.weight is None else (parts * rows.weight[block]).sum(1)
+
+    return Moments(*torch.stack(over_blocks(rows, sums)).sum(0).tolist())
 
 
 def sigmoid_moments(rows: Rows, inverse: float) -> Moments:
     """The same sums for independent labels: each is a softmax over the logits 0 and z."""
-    total = torch.zeros(4, dtype=torch.float64, device=rows.logits.device)  # type: ignore[union-attr]
-    for block in rows.blocks():
-        v = rows.logits[block].double() * inverse  # type: ignore[index]
-        v = v.clamp(-1e300, 1e300)
+
+    def sums(block: slice) -> Tensor:
+        v = (rows.logits[block].double() * inverse).clamp(-1e300, 1e300)  # type: ignore[index]
         label = labels_of(rows, block)
-        p = torch.sigmoid(v)
-        rest = torch.sigmoid(-v)
-        cost = softplus(v) - label * v
+        p, rest = torch.sigmoid(v), torch.sigmoid(-v)
+        cost = torch.where(label > 0, label * softplus(-v), 0.0) + torch.where(
+            label < 1, (1 - label) * softplus(v), 0.0
+        )
         second = p * rest * v * v
         parts = torch.stack([cost.sum(1), ((p - label) * v).sum(1), second.sum(1), (second * (rest - p) * v).sum(1)])
-        total += parts.sum(1) if rows.weight is None else parts @ rows.weight[block]
-    return Moments(*(float(value) for value in total))
+        return parts.sum(1) if rows.weight is None else (parts * rows.weight[block]).sum(1)
+
+    return Moments(*torch.stack(over_blocks(rows, sums)).sum(0).tolist())
 
 
 def labels_of(rows: Rows, block: slice) -> Tensor:
@@ -92,11 +94,15 @@ def labels_of(rows: Rows, block: slice) -> Tensor:
 
 def top_confidence(rows: Rows, inverse: float) -> Tensor:
     """(n,) float64 largest tempered probability."""
-    out = torch.empty(rows.count, dtype=torch.float64, device=rows.logits.device)  # type: ignore[union-attr]
-    for block in rows.blocks():
-        v = rows.logits[block].double() - rows.highest[block].double().unsqueeze(1)  # type: ignore[index]
-        out[block] = 1.0 / v.mul_(inverse).exp_().sum(1)
-    return out
+    narrow = rows.classes < NARROW
+
+    def confidence(block: slice) -> Tensor:
+        z, highest = rows.logits[block], rows.highest[block].double()  # type: ignore[index]
+        v = (z.t() if narrow else z).to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+        v.sub_(highest if narrow else highest.unsqueeze(1)).mul_(inverse).exp_()
+        return 1.0 / v.sum(0 if narrow else 1)
+
+    return torch.cat(over_blocks(rows, confidence))
 
 
 def logit_scale(rows: Rows) -> float:

@@ -332,8 +332,18 @@ def _ends(draws: np.ndarray, tail: float) -> tuple[float, float]:
 
 
 def _table(found: CalibratorComparison) -> str:
-    head = ("calibrator", "cross-validated", "test", "", "minus none", "", "error", "accuracy", "changed")
-    lines = [head]
+    head: tuple[str, ...] = (
+        "calibrator",
+        "cross-validated",
+        "test",
+        "",
+        "minus none",
+        "",
+        "error",
+        "accuracy",
+        "changed",
+    )
+    lines: list[tuple[str, ...]] = [head]
     for row in found.rows:
         value, ends = with_interval(row.test, *row.test_interval)
         away, away_ends = with_interval(row.difference, *row.difference_interval)
