@@ -284,6 +284,9 @@ class Loss(nn.Module):
         if rule.per_row:
             return self._sigmoid_rows(batch, state, normalizer)
         weight = self._element_weight(batch, state)
+        if rule.sums is not None and onepass.runs(z):
+            sums = onepass.batch_sums(z, batch.target, batch.kept, rule, state)
+            rule, state = rule.after_sums, {**state, **{name: self._over_ranks(each) for name, each in sums.items()}}
         if onepass.serves(z, rule):
             if self.reduction == "none":
                 return onepass.sigmoid_total(
@@ -293,15 +296,14 @@ class Loss(nn.Module):
             return onepass.sigmoid_total(
                 z, batch.target, kept=batch.kept, weight=weight, rule=rule, state=state, factor=factor, reduce=True
             )
-        cost = self._plain_sigmoid_cost(batch, state).to(_cost_type(z))
+        cost = self._plain_sigmoid_cost(batch, rule, state).to(_cost_type(z))
         cost = cost if weight is None else cost * weight
         if self.reduction == "none":
             return cost
         return cost.sum() * self._factor(batch.kept, z, normalizer)
 
-    def _plain_sigmoid_cost(self, batch: Batch, state: dict[str, Tensor]) -> Tensor:
-        rule = self.rule
-        if not self._gathers():
+    def _plain_sigmoid_cost(self, batch: Batch, rule: Rule, state: dict[str, Tensor]) -> Tensor:
+        if self.process_group is None or not rule.coupled:
             return onepass.sigmoid_cost(batch.logits, batch.target, batch.kept, rule, state)
         offset = None if rule.offset is None else rule.offset(state)
         kept = batch.kept if batch.kept is not None else torch.ones_like(batch.target, dtype=torch.bool)
@@ -316,7 +318,8 @@ class Loss(nn.Module):
             )
         if batch.logits.dim() < 2:
             raise bad_input("logits", came=f"shape {tuple(batch.logits.shape)}", expected="(n, K, ...)")
-        cost = onepass.sigmoid_cost(batch.logits, batch.target, batch.kept, self.rule, state)
+        form = onepass.row_costs if onepass.serves_rows(batch.logits, self.rule) else onepass.sigmoid_cost
+        cost = form(batch.logits, batch.target, batch.kept, self.rule, state)
         shape = tuple(cost.shape)
         kept = None if batch.kept is None else batch.kept.any(1).reshape(-1)
         weight = batch.weight
@@ -391,7 +394,9 @@ class Loss(nn.Module):
             return world / normalizer
         if kept is None and self.process_group is None:
             return 1.0 / max(z.numel(), 1)
-        number = torch.tensor(float(z.numel()), device=z.device) if kept is None else kept.sum().to(torch.float64)
+        # one type on every rank, whether or not this one's labels are all kept
+        number = torch.tensor(float(z.numel()), dtype=torch.float64, device=z.device)
+        number = number if kept is None else kept.sum().to(torch.float64)
         return world / self._over_ranks(number).clamp(min=1)
 
     def _over_ranks(self, value: Tensor) -> Tensor:

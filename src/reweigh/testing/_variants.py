@@ -68,7 +68,8 @@ def _settings(function: Callable[..., Loss]) -> dict[str, inspect.Parameter]:
 def _candidates(name: str, classes: int) -> list[Any]:
     """Values that a setting of this name may take, the first that builds is used."""
     if name in ("loss", "base"):
-        return [lambda: registry.get("loss", "cross_entropy")(), lambda: registry.get("loss", "binary_cross_entropy")()]
+        known = [word for word in ("cross_entropy", "binary_cross_entropy") if word in registry.names("loss")]
+        return [registry.get("loss", word) for word in known]
     if name == "num_classes":
         return [lambda: classes]
     if name == "class_counts":
