@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 import reweigh
 from reweigh import density
 from reweigh.errors import InputError
-from reweigh.losses._kernel_calibration import pair_sum
+from reweigh.losses._kernel_calibration import pair_sum, pairwise_sum, sorted_sum
 
 mpf = mpmath.mpf
 close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-13)
@@ -264,15 +264,34 @@ def test_blocks_of_rows_change_nothing(monkeypatch, pairs):
     whole = {}
     for size in (1 << 22, pairs):
         monkeypatch.setattr(density, "BLOCK_PAIRS", size)
-        for name in ("kernel_calibration", "kernel_density"):
+        for name, settings in (("kernel_calibration", {"width": 0.001}), ("kernel_density", {})):
             point = z.clone().requires_grad_()
-            value = reweigh.loss(name)(point, y)
+            value = reweigh.loss(name, **settings)(point, y)
             (gradient,) = torch.autograd.grad(value, point, create_graph=True)
             (second,) = torch.autograd.grad(gradient.square().sum(), point)
             if name in whole:
                 for found, expected in zip((value, gradient, second), whole[name], strict=True):
                     close(found.detach(), expected)
             whole[name] = [part.detach() for part in (value, gradient, second)]
+
+
+@pytest.mark.parametrize("width", [0.4, 0.05, 1 / 600, 1e-4])
+def test_both_ways_to_sum_over_pairs(width):
+    """One sort, and all pairs: the same values, gradients and second derivatives, ties included."""
+    generator = torch.Generator().manual_seed(4)
+    value = torch.randn(40, generator=generator, dtype=torch.float64)
+    position = torch.rand(40, generator=generator, dtype=torch.float64)
+    position[3:9], position[20], position[21] = position[2], 0.0, 1.0
+    found = []
+    for form in (pair_sum, pairwise_sum, sorted_sum)[: 3 if width >= 1 / 600 else 2]:
+        v, x = value.clone().requires_grad_(), position.clone().requires_grad_()
+        total = form(v, x, width)
+        first = torch.autograd.grad(total, (v, x), create_graph=True)
+        second = torch.autograd.grad(sum((part * part).sum() for part in first), (v, x))
+        found.append([total, *first, *second])
+    for other in found[1:]:
+        for ours, theirs in zip(found[0], other, strict=True):
+            close(ours.detach(), theirs.detach(), rtol=1e-9, atol=1e-9)
 
 
 def test_pair_sum_is_that_of_the_metrics_room():

@@ -20,11 +20,16 @@ LARGEST_EXPONENT = 700.0  # of one update: beyond it a gamma is at its bound wha
 LOWEST_GAMMA = -100.0  # (1 + p)^100 is the most that float32 costs bear
 
 
-def adaptive_cost(evidence: Evidence, state: State, *, place: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """(1 - p)^gamma (-log p) where the bin's gamma is positive, (1 + p)^|gamma| (-log p) where it is negative."""
-    gamma = state["gammas"][place(evidence.log_odds, state["edges"])].to(evidence.log_p.dtype)
+def adaptive_gamma_cost(evidence: Evidence, gamma: Tensor) -> Tensor:
+    """(1 - p)^gamma (-log p) where gamma is positive, (1 + p)^|gamma| (-log p) where it is negative."""
+    gamma = gamma.to(evidence.log_p.dtype)
     log_base = torch.where(gamma > 0, evidence.log_miss, torch.log1p(torch.exp(evidence.log_p)))
     return torch.exp(gamma.abs() * log_base) * -evidence.log_p
+
+
+def adaptive_cost(evidence: Evidence, state: State, *, place: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The cost with the gamma of each row's bin."""
+    return adaptive_gamma_cost(evidence, state["gammas"][place(evidence.log_odds, state["edges"])])
 
 
 def next_gammas(
