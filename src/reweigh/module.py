@@ -300,7 +300,7 @@ class Loss(nn.Module):
         cost = cost if weight is None else cost * weight
         if self.reduction == "none":
             return cost
-        return cost.sum() * self._factor(batch.kept, z, normalizer)
+        return (cost.sum() * self._factor(batch.kept, z, normalizer)).to(cost.dtype)
 
     def _plain_sigmoid_cost(self, batch: Batch, rule: Rule, state: dict[str, Tensor]) -> Tensor:
         if self.process_group is None or not rule.coupled:
