@@ -139,7 +139,7 @@ def whole(loss: str, name: str, value: Any, *, low: int = 1) -> int:
     return int(value)
 
 
-def choice(loss: str, name: str, value: Any, known: Mapping[str, Any]) -> Any:
+def choice(loss: str, name: str, value: Any, known: Mapping[Any, Any]) -> Any:
     """The meaning of a word among `known`; variants are chosen once, here, when the rule is built."""
     try:
         return known[value]
