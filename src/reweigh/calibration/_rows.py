@@ -190,27 +190,29 @@ def read_labels(y: Any, logits: Tensor, doing: str, *, soft: bool) -> tuple[Tens
                 mend="TemperatureScaling, VectorScaling, MatrixScaling and DirichletCalibration take soft labels.",
             )  # fmt: skip
         return None, _read_shares(array, logits, doing)
+    count = len(logits)
     if classes == 1:  # one sigmoid head: the labels themselves
-        pair = torch.empty(len(logits), 2, device="meta")
-        return None, _read_classes(y, array, pair, doing).to(logits.device).double().unsqueeze(1)
-    return _read_classes(y, array, logits, doing), None
+        target = _read_classes(y, array, count, 2, "absent or present: X has 1 feature(s), one head", doing)
+        return None, target.to(logits.device).double().unsqueeze(1)
+    return _read_classes(y, array, count, classes, "one of the columns of X", doing).to(logits.device), None
 
 
-def _read_classes(y: Any, array: np.ndarray, logits: Tensor, doing: str) -> Tensor:
+def _read_classes(y: Any, array: np.ndarray, count: int, classes: int, meaning: str, doing: str) -> Tensor:
+    """(n,) int64 class numbers."""
     if array.ndim != 1 or array.dtype.kind not in "iub":
         array = _column_of_labels(y, doing)
-    if len(array) != len(logits):
-        raise bad_input(doing, came=f"{len(array)} labels for {len(logits)} rows of logits", expected="one label a row")
+    if len(array) != count:
+        raise bad_input(doing, came=f"{len(array)} labels for {count} rows of logits", expected="one label a row")
     target = as_tensor(np.ascontiguousarray(array)).to(torch.int64)
     low, high = (int(limit) for limit in torch.aminmax(target))
-    if low < 0 or high >= logits.shape[1]:
-        row = int(torch.nonzero((target < 0) | (target >= logits.shape[1]))[0, 0])
+    if low < 0 or high >= classes:
+        row = int(torch.nonzero((target < 0) | (target >= classes))[0, 0])
         raise bad_input(
             doing,
             came=f"the label {int(target[row])} in row {row} of y",
-            expected=f"a class number from 0 to {logits.shape[1] - 1}, one of the columns of X",
+            expected=f"a class number from 0 to {classes - 1}, {meaning}",
         )
-    return target if logits.device.type == "meta" else target.to(logits.device)
+    return target
 
 
 def _column_of_labels(y: Any, doing: str) -> np.ndarray:

@@ -49,7 +49,9 @@ def encode(value: Any) -> Any:
         return {"number": repr(value)}
     if isinstance(value, dict):
         return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, tuple):
+        return {"tuple": [encode(item) for item in value]}
+    if isinstance(value, list):
         return [encode(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -69,6 +71,8 @@ def decode(value: Any) -> Any:
         return value
     if set(value) == {"number"}:
         return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[value["number"]]
+    if set(value) == {"tuple"}:
+        return tuple(decode(item) for item in value["tuple"])
     if set(value) == {"mapping"}:
         return {decode(key): decode(item) for key, item in value["mapping"]}
     if set(value) == {"array", "shape", "type"}:
