@@ -98,7 +98,7 @@ def _setting(piece: str, text: str) -> tuple[str, Any]:
     if value.startswith("@"):
         return key, load_yaml(Path(value[1:]))
     found = _yaml(value, f"the value of {key!r}")
-    if isinstance(found, (list, dict)):
+    if isinstance(found, (list, dict)) or (found is None and value.casefold() not in ("null", "~")):
         raise _wrong(
             text, f"the value of {key!r} is not a single value; put lists into a file and write {key}=@file.yaml"
         )
@@ -121,7 +121,10 @@ def load_yaml(path: Path) -> Any:
 def _yaml(text: str, what: str) -> Any:
     yaml = need("yaml", "cli", "reading settings")
     try:
-        return yaml.load(text, Loader=_loader(yaml))
+        loader = _loader(yaml)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
+            raise ValueError("it refers to a part of itself (*name); write the part out")
+        return yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""

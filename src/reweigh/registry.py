@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -117,10 +118,28 @@ def _literal(node: ast.expr) -> Any:
         return ast.unparse(node)
 
 
+def _definitions(kind: str, text: str) -> list[ast.stmt]:
+    """The registering definitions of a source file, each cut off after its docstring.
+
+    Parsing costs by the line, and all files together would be felt whenever names are listed or completed.
+    """
+    pattern = rf'^@register_{kind}\(.*?^(?:def|class) .*?:\n\s+r?""".*?"""'
+    pieces = [match[0] for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)]
+    if len(pieces) == len(re.findall(rf"^@register_{kind}\(", text, re.MULTILINE)):
+        try:
+            return [node for piece in pieces for node in ast.parse(piece).body]
+        except SyntaxError:  # quotes in an unusual place: the whole file tells
+            pass
+    return ast.parse(text).body
+
+
 def _read(kind: str, path: Path, module: str) -> list[Entry]:
     """The entries one source file registers, from its text alone."""
-    found = []
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    found: list[Entry] = []
+    text = path.read_text(encoding="utf-8")
+    if f"@register_{kind}(" not in text:
+        return found
+    for node in _definitions(kind, text):
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
         for call in node.decorator_list:

@@ -14,7 +14,7 @@ ABOUT = """Reweighted losses, and confidence you can check, repair and ship.
 
 \b
 Try:
-  reweigh evaluate val.npz               how right and how calibrated a model is
+  reweigh evaluate val.npz
   reweigh calibrate temperature val.npz -o temperature.json
   reweigh apply temperature.json test.npz -o repaired.parquet
 

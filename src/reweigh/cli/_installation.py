@@ -31,7 +31,7 @@ def _own_extras() -> dict[str, list[str]]:
                 found.setdefault(extra[1], []).append(requirement.strip())
         if found:
             return found
-    except importlib.metadata.PackageNotFoundError:
+    except Exception:  # not installed, or damaged metadata: the project file may know
         pass
     project = Path(__file__).parents[3] / "pyproject.toml"
     if not project.is_file():

@@ -10,7 +10,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import typer
 
@@ -27,10 +28,12 @@ def run(arguments: Sequence[str] | None) -> int:
     """Run one command; nothing escapes but what the interpreter itself raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given
-    warnings.showwarning = _show_warning
     try:
-        status = build()(given, prog_name="reweigh", standalone_mode=False)
+        with _plain_warnings():
+            status = build()(given, prog_name="reweigh", standalone_mode=False)
         sys.stdout.flush()
+        if status == INTERRUPTED:  # typer turns the interruption into a status without a word
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else DONE
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", "interrupted", INTERRUPTED, options)
@@ -55,7 +58,7 @@ def _explained(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, MissingExtra):
         return str(error), "missing-extra", AT_FAULT
     if isinstance(error, MemoryError):
-        return f"not enough memory ({error or 'allocation failed'})", "memory", AT_FAULT
+        return f"not enough memory ({str(error) or 'allocation failed'})", "memory", AT_FAULT
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}", "system", AT_FAULT
@@ -87,6 +90,16 @@ def _fail(text: str, kind: str, status: int, options: Sequence[str]) -> int:
     return status
 
 
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """What users should know is said in one line each; what is meant for programmers is not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = _show_warning
+        yield
+
+
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    """A warning is one line to standard error, without the place in our code."""
+    """A warning as one line to standard error, without the place in our code."""
     print(f"reweigh: warning: {' '.join(str(message).split())}", file=sys.stderr)

@@ -34,7 +34,11 @@ def _open(path: Path, options: Mapping[str, Any]) -> Source:
     delimiter = options.get("delimiter") or ("\t" if path.suffix.casefold() == ".tsv" else ",")
     with reading(label, WHAT):
         names = _names(path, delimiter, label)
-        _check_end(path, label)
+        ended = _ends(path)
+    if not ended:  # nothing else in a file of text tells that digits are missing
+        warnings.warn(
+            f"{label}: the last line has no line end; if the file was cut, its last value is wrong.", stacklevel=2
+        )
     return Source(
         label=label,
         columns=dict.fromkeys(names, ""),
@@ -80,14 +84,11 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _check_end(path: Path, label: str) -> None:
-    """A last line without an end may have lost digits, which nothing else in the file would tell."""
+def _ends(path: Path) -> bool:
+    """Whether the last line has its end."""
     with open(path, "rb") as file:
         file.seek(-1, 2)
-        if file.read(1) not in (b"\n", b"\r"):
-            warnings.warn(
-                f"{label}: the last line has no line end; if the file was cut, its last value is wrong.", stacklevel=2
-            )
+        return file.read(1) in (b"\n", b"\r")
 
 
 def _settings(delimiter: str, wanted: Wanted) -> dict[str, Any]:

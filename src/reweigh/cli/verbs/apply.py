@@ -12,7 +12,7 @@ from .._output import show
 
 EXAMPLES = """
 reweigh apply temperature.json test.npz -o repaired.parquet
-reweigh apply isotonic.json test.csv --logits 'z*' --target label -o repaired.npz
+reweigh apply i.json test.csv --logits 'z*' --target label -o repaired.npz
 """
 
 

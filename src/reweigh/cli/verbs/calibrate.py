@@ -15,7 +15,7 @@ from .._tables import table
 EXAMPLES = """
 reweigh calibrate temperature val.npz -o temperature.json
 reweigh calibrate temperature:objective=ece,bins=15 val.npz -o t.json
-reweigh calibrate isotonic val.csv --logits 'z*' --target label -o isotonic.json
+reweigh calibrate isotonic val.csv --logits 'z*' --target label -o i.json
 """
 
 

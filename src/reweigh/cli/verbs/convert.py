@@ -11,9 +11,9 @@ from .._options import Debug, Json, Output
 from .._output import show
 
 EXAMPLES = """
-reweigh convert val.csv --logits 'z*' --target label --id image -o val.parquet
+reweigh convert v.csv --logits 'z*' --target label --id image -o v.parquet
 reweigh convert shards/ -o whole.parquet
-reweigh convert p.npz --probabilities score --binary --target y -o p.safetensors
+reweigh convert p.npz --probabilities p --binary --target y -o p.parquet
 """
 
 

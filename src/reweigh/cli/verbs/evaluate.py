@@ -17,7 +17,7 @@ reweigh evaluate val.npz
 reweigh evaluate val.csv --logits 'z*' --target label --id image
 reweigh evaluate val.parquet --metric ECE:bins=10,accuracy --by hospital
 reweigh evaluate val.parquet --outside other.parquet
-reweigh evaluate new.parquet --require 'accuracy>=0.9' --reference old.parquet
+reweigh evaluate new.npz --require 'accuracy>=0.9' --reference old.npz
 reweigh evaluate shards/ --engine ray --json
 """
 

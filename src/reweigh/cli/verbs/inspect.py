@@ -68,7 +68,7 @@ def _predictions(file: str, columns: dict[str, Any], ignore: list[str]) -> dict[
         return {
             **described,
             "holds": "columns of which none is recognised as scores",
-            "hint": str(error),
+            "hint": _hint(str(error)),
             "findings": [],
         }
     findings = run_checks(Context(table=found, label=file), ignore=ignore)
