@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import distributed
 from .errors import bad_input
-from .evidence import Evidence
+from .evidence import SURE, Evidence, sigmoid_evidence
 from .predictions import Predictions
 
 
@@ -51,20 +51,23 @@ def stacked(parts: Any, name: str) -> Evidence:
         values = [getattr(part, field) for part in parts]
         if field == "kept" and any(value is not None for value in values):
             values = [_all_kept(part) if value is None else value for part, value in zip(parts, values, strict=True)]
-        if all(value is not None for value in values):
+        if all(isinstance(value, Tensor) for value in values):
             whole[field] = torch.cat(values)
     return Evidence(**whole)
 
 
 def _all_kept(evidence: Evidence) -> Tensor:
-    shape = next(value for name, value in vars(evidence).items() if value is not None and name != "class_weight")
+    others = ("class_weight", "log_probabilities")  # not one number a decision
+    shape = next(
+        value for name, value in vars(evidence).items() if isinstance(value, Tensor) and name not in others
+    )
     return torch.ones(shape.shape, dtype=torch.bool, device=shape.device)
 
 
 def joined(evidence: Evidence, process_group: Any, sizes: list[int] | None = None) -> Evidence:
     """The rows of all ranks in rank order; differentiable."""
     # `forced` is known only where a row was suspicious, which may be on one rank and not on another.
-    tensors = {name: value for name, value in vars(evidence).items() if value is not None and name != "forced"}
+    tensors = {name: value for name, value in vars(evidence).items() if isinstance(value, Tensor) and name != "forced"}
     first = next(iter(tensors.values()))
     if "kept" not in tensors:
         tensors["kept"] = _all_kept(evidence)
@@ -82,14 +85,45 @@ def _of_predictions(loss: Any, predictions: Predictions) -> Evidence:
             top=(~correct).long(),
             target=torch.zeros_like(correct, dtype=torch.int64),
         )
+    if rule.head == "sigmoid" and predictions.kind == "confidence" and rule.num_classes is None:
+        if set(rule.observe_needs) <= {"log_odds"}:  # of the outcome: minus those of a wrong confidence
+            odds = predictions.log_odds.clamp(-SURE, SURE)
+            return Evidence(log_odds=torch.where(predictions.correctness > 0.5, odds, -odds))
     if predictions.kind == "confidence" or predictions.targets is None:
         lacking = "only confidence and correctness" if predictions.kind == "confidence" else "no targets"
         raise bad_input(
             f"{rule.name}: observe", came=f"Predictions with {lacking}", expected="scores of all classes and targets"
         )
+    if rule.head == "sigmoid":
+        return _of_labels(loss, predictions)
     scores = predictions.scores
     if predictions.kind == "probabilities":
         scores = scores.double().log()
-    if rule.head == "sigmoid" and predictions.kind != "logits":
-        scores = scores.double() - torch.log(-torch.expm1(scores.double()))
     return loss.evidence(scores, torch.as_tensor(predictions.targets).to(scores.device))
+
+
+def _of_labels(loss: Any, predictions: Predictions) -> Evidence:
+    """Evidence of a sigmoid head: each class against the rest, whatever form the targets have."""
+    rule, scores = loss.rule, predictions.scores
+    if predictions.head != "sigmoid":
+        raise bad_input(
+            f"{rule.name}: observe",
+            came="Predictions of a softmax head",
+            expected="those of a sigmoid head",
+            mend="If they are, say so with Predictions(..., head='sigmoid').",
+        )
+    if rule.num_classes is not None and scores.shape[1] != rule.num_classes:
+        raise bad_input(
+            f"{rule.name}: observe", came=f"{scores.shape[1]} classes", expected=f"the {rule.num_classes} of this loss"
+        )
+    if predictions.kind != "logits":
+        log_p = scores.double().log() if predictions.kind == "probabilities" else scores.double()
+        scores = log_p - torch.log(-torch.expm1(log_p))
+    targets = torch.as_tensor(predictions.targets).to(scores.device)
+    if predictions.target_form == "index":
+        positive = torch.zeros_like(scores, dtype=torch.bool).scatter(1, targets.long().unsqueeze(1), True)
+    else:
+        positive = targets > 0.5
+    offset = None if rule.offset is None else rule.offset(loss.state())
+    scores = scores.clamp(-SURE, SURE)  # a probability of 0 or 1 is as good as certain
+    return sigmoid_evidence(scores, positive, needs=rule.observe_needs, offset=offset)

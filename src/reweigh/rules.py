@@ -14,7 +14,7 @@ present labels, one for absent ones), `penalised` (plus a number of the whole ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -74,6 +74,10 @@ class Rule:
     num_classes: int | None = None  # for rules whose state is sized by classes
     normalize_rows: Callable[[Evidence, State], Tensor] | None = None  # row weights that enter the mean's denominator
 
+    # a coupled sigmoid rule made by `in_two_passes`: sums over the batch, and the pointwise rule that reads them
+    sums: Callable[[Evidence, State], State] | None = None
+    after_sums: Rule | None = None
+
 
 # ---------------------------------------------------------------------------- combinators
 
@@ -92,7 +96,7 @@ def _held(evidence: Evidence, state: State, *, weight: Cost) -> Tensor:
 
 
 def _sided(evidence: Evidence, state: State, *, present: Cost, absent: Cost) -> Tensor:
-    return torch.where(evidence.positive, present(evidence, state), absent(evidence, state))
+    return evidence.by_label(present=present(evidence, state), absent=absent(evidence, state))
 
 
 def sided(*, present: Cost, absent: Cost) -> Cost:
@@ -107,6 +111,20 @@ def _penalised(evidence: Evidence, state: State, *, base: Cost, penalty: Cost, s
 def penalised(base: Cost, penalty: Cost, *, strength: float) -> Cost:
     """base(evidence) plus strength times one number of the whole batch, added to every row."""
     return partial(_penalised, base=base, penalty=penalty, strength=strength)
+
+
+def _summed(evidence: Evidence, state: State, *, sums: Callable[[Evidence, State], State], cost: Cost) -> Tensor:
+    return cost(evidence, {**state, **sums(evidence, state)})
+
+
+def in_two_passes(rule: Rule, *, sums: Callable[[Evidence, State], State]) -> Rule:
+    """A sigmoid rule whose labels depend on each other only through sums over the batch, without gradient.
+
+    `sums(evidence, state)` sees log-odds and labels and gives named tensors that add over rows and ranks;
+    the rule's cost finds them in its state.
+    """
+    cost = partial(_summed, sums=sums, cost=rule.cost)
+    return replace(rule, cost=cost, coupled=True, sums=sums, after_sums=rule)
 
 
 def log_loss(evidence: Evidence, state: State) -> Tensor:

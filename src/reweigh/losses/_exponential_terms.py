@@ -1,55 +1,88 @@
-"""The costs 1/p - 1 of the exponential family, kept finite where the exponential is not.
+"""The terms of the exponential family, 1/p - 1 beside (1 - p)^gamma (-log p), at both ends of their range.
 
-"linear": beyond a bound the tangent continues, so a hopelessly wrong sample keeps a gradient.
-"clamp": the author's program: p clamped to [1e-8, 1 - 1e-8] in every term, and 1e-8 once more below the bar.
+"linear": the exponential continues by its tangent before it leaves the range of the gradient's type, so a
+hopelessly wrong sample keeps a finite cost and a gradient.
+"clamp": the author's program: p clamped to [1e-8, 1 - 1e-8] in every term, the logarithmic ones too, no gradient
+beyond, and 1e-8 added once more below the bar of the exponential.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardtanh, logsigmoid
 
-from ..evidence import Evidence
+from ..evidence import SURE, Evidence
 from ..rules import Cost, State
+from ._powers import focal_cost, focal_needs, power_of_e
 
-# Where the tangent takes over, so that value and slope stay finite at |z| = 1e4 in the type of the gradient.
-BOUNDS = {torch.float64: 690.0, torch.float32: 75.0}
+# The exponent at which the tangent takes over, so that value and slope stay finite at |z| = 1e4.
+BOUNDS = {torch.float64: 690.0, torch.float32: 75.0, torch.bfloat16: 75.0, torch.float16: 5.0}
+STEEPEST_HALF = 10.0  # beyond e^10 the clamped form has no gradient for float16 logits
 CLAMP = 1e-8
 CLAMPED_ODDS = math.log((1.0 - CLAMP) / CLAMP)
 
 
+def bound_of(evidence: Evidence) -> float:
+    """Where exponentials turn into their tangent: the type of the gradient decides."""
+    return BOUNDS[evidence.gradient_type or evidence.log_odds.dtype]
+
+
 def exponential_linear(evidence: Evidence, state: State) -> Tensor:
     """1/p - 1 = e^(-log-odds), continued by its tangent."""
-    distance = -evidence.log_odds
-    bound = BOUNDS[distance.dtype]
-    inside = torch.exp(distance.clamp(max=bound))
-    return inside + math.exp(bound) * (distance - bound).clamp(min=0.0)
+    behind, bound = -evidence.log_odds, bound_of(evidence)
+    # hardtanh and relu are clamps whose derivatives are vectorised
+    return power_of_e(hardtanh(behind, -SURE, bound)) + math.exp(bound) * torch.relu(behind - bound)
 
 
-def clamped(log_odds: Tensor) -> tuple[Tensor, Tensor]:
-    """p and 1 - p of the true label, both clamped to [1e-8, 1 - 1e-8]; no gradient beyond."""
-    odds = log_odds.double().clamp(-CLAMPED_ODDS, CLAMPED_ODDS)
-    return torch.sigmoid(odds), torch.sigmoid(-odds)
+def clamped_odds(evidence: Evidence) -> Tensor:
+    """Log-odds of the clamped p, in float64 as in the author's program; no gradient beyond."""
+    return hardtanh(evidence.log_odds.double(), -CLAMPED_ODDS, CLAMPED_ODDS)
 
 
 def exponential_clamped(evidence: Evidence, state: State) -> Tensor:
-    """1/(p + 1e-8) - 1 at the clamped p."""
-    p, _ = clamped(evidence.log_odds)
-    return 1.0 / (p + CLAMP) - 1.0
-
-
-def focal_linear(evidence: Evidence, state: State, *, gamma: float) -> Tensor:
-    """(1 - p)^gamma (-log p): never saturates, so nothing to continue."""
-    return torch.exp(gamma * evidence.log_miss) * -evidence.log_p
+    """1/(p + 1e-8) - 1 at the clamped p, as (1 - p - 1e-8) / (p + 1e-8), which does not cancel."""
+    odds = clamped_odds(evidence)
+    if evidence.gradient_type == torch.float16:  # which cannot hold the author's gradients of up to 5e7
+        felt = hardtanh(odds, -STEEPEST_HALF, STEEPEST_HALF)
+        odds = odds.detach() + (felt - felt.detach())
+    return (torch.sigmoid(-odds) - CLAMP) / (torch.sigmoid(odds) + CLAMP)
 
 
 def focal_clamped(evidence: Evidence, state: State, *, gamma: float) -> Tensor:
     """(1 - p)^gamma (-log p) at the clamped p."""
-    p, miss = clamped(evidence.log_odds)
-    return miss**gamma * -torch.log(p)
+    odds = clamped_odds(evidence)
+    return torch.exp(gamma * logsigmoid(-odds)) * -logsigmoid(odds)
 
 
-EXPONENTIAL: dict[str, Cost] = {"linear": exponential_linear, "clamp": exponential_clamped}
-FOCAL = {"linear": focal_linear, "clamp": focal_clamped}
+@dataclass(frozen=True)
+class Terms:
+    """Both terms in one way of saturating, and what they read."""
+
+    exponential: Cost
+    focal: Callable[[float], Cost]
+    focal_needs: Callable[[float], tuple[str, ...]]
+
+
+def _focal_clamped(gamma: float) -> Cost:
+    return partial(focal_clamped, gamma=gamma)
+
+
+def _only_odds(gamma: float) -> tuple[str, ...]:
+    return ("log_odds",)
+
+
+SATURATION = {
+    "linear": Terms(exponential_linear, focal_cost, focal_needs),
+    "clamp": Terms(exponential_clamped, _focal_clamped, _only_odds),
+}
+
+
+def needs_of(*parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Fields that several terms read, each once."""
+    return tuple(dict.fromkeys(name for part in parts for name in part))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal, Unpack
 
 from ..module import Common, Loss
 from ..registry import register_loss
-from ..rules import Rule, choice, number, sided
-from ._exponential_terms import EXPONENTIAL, FOCAL
+from ..rules import Rule, choice, sided
+from ._exponential_terms import SATURATION, needs_of
+from ._sigmoid_settings import finite, takes_indices
 
 
 @register_loss(
@@ -31,7 +31,7 @@ def focal_exponential(
     thresholds on validation data, or undo the shift with `PosteriorCorrection`.
 
     Settings:
-        gamma: fading of easy absent labels, at least 0 (default 2, the author).
+        gamma: fading of easy absent labels, at least 0 (default 2, the author; 0 is `balanced_exponential`).
         saturation: "linear" (default) continues the exponential by its tangent; "clamp" reproduces the author's
             numbers, p clamped to [1e-8, 1 - 1e-8], without gradient beyond.
         targets: "labels" (default) or "index" for class indices, each class against the rest.
@@ -43,15 +43,14 @@ def focal_exponential(
     >>> round(loss(torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0, 0.0]])).item(), 4)
     0.1848
     """
-    gamma = number("focal_exponential", "gamma", gamma, low=0.0, high=1e6)
-    present = choice("focal_exponential", "saturation", saturation, EXPONENTIAL)
-    absent = partial(FOCAL[saturation], gamma=gamma)
-    index = choice("focal_exponential", "targets", targets, {"labels": False, "index": True})
+    name = "focal_exponential"
+    gamma = finite(name, "gamma", gamma, low=0.0)
+    terms = choice(name, "saturation", saturation, SATURATION)
     rule = Rule(
-        "focal_exponential",
-        sided(present=present, absent=absent),
-        needs=("log_odds", "log_p", "log_miss"),
+        name,
+        sided(present=terms.exponential, absent=terms.focal(gamma)),
+        needs=needs_of(("log_odds",), terms.focal_needs(gamma)),
         head="sigmoid",
-        index_targets=index,
+        index_targets=takes_indices(name, targets),
     )
     return Loss(rule, **common)
