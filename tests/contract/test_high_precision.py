@@ -108,7 +108,7 @@ SOFTMAX: list[tuple[str, dict, Callable]] = [
     ("dual_focal", {"variant": "next_lower"}, lambda z, y: dual(z, y, next_lower(z, y))),
     ("brier", {}, brier),
     ("polynomial", {}, lambda z, y: -log_p(z, y) + miss(z, y)),
-    ("generalized_cross_entropy", {"r": 0.7}, lambda z, y: (1 - mpmath.exp(mpf(0.7) * log_p(z, y))) / mpf(0.7)),
+    ("generalized_cross_entropy", {"r": 0.7}, lambda z, y: -mpmath.expm1(mpf(0.7) * log_p(z, y)) / mpf(0.7)),
     ("mean_absolute", {}, lambda z, y: miss(z, y)),
     ("normalized_cross_entropy", {}, normalized),
     ("confidence_penalty", {"beta": 0.25}, lambda z, y: confidence_penalty(z, y, mpf("0.25"))),

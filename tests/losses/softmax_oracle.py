@@ -111,7 +111,7 @@ def agree(
     wide = dtype == torch.float64
     growth = max(1.0, gamma / 5.0)
     value_off, slope_off = (1e-9, 1e-7) if wide else (1e-5 * growth, 1e-5 * growth)
-    least, noise = (1e-150, 1e-13) if wide else (1e-12, 1e-6 * growth)
+    least, noise = (1e-180, 1e-13) if wide else (1e-12, 1e-6 * growth)
     undifferenced = max(least, 1e-120)  # smaller than what differences in 220 digits resolve
     for i, y in enumerate(target.tolist()):
         row = logits[i].to(dtype).double().tolist()

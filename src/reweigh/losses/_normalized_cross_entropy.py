@@ -16,11 +16,13 @@ from ..rules import Rule, State
 def normalized_cost(evidence: Evidence, state: State) -> Tensor:
     """log p_y / sum_k log p_k, in [0, 1]. The others' part of the sum is log(1 - p) where there is one other class.
 
-    As 1 / (1 + b / a) it has the gradient b / (a + b)^2, where a / (a + b) has a difference of two large numbers.
+    Of a / (a + b) and 1 / (1 + b / a) each has an exact gradient, and stays in range, on one side of a = b.
     """
-    others = torch.where(evidence.classes == 2, evidence.log_miss, evidence.sum_log_p - evidence.log_p)
-    own = evidence.log_p.clamp(max=-(torch.finfo(others.dtype).tiny ** 0.5))  # so that no square leaves the range
-    return 1.0 / (1.0 + others / own)
+    own = evidence.log_p
+    others = torch.where(evidence.classes == 2, evidence.log_miss, evidence.sum_log_p - own)
+    larger = own < others  # the larger loss
+    ratio = others / torch.where(larger, own, -1.0)
+    return torch.where(larger, 1.0 / (1.0 + ratio), own / torch.where(larger, -1.0, own + others))
 
 
 @register_loss(
