@@ -199,7 +199,7 @@ def _first_choice(u: Tensor, target: Tensor, link: Any, residue: Residue) -> Non
     right = (true_logit >= highest).squeeze(1)
     if "log_top" not in fields:
         log_p = fields["log_p"] if "log_p" in fields else logsigmoid(residue.log_odds)
-        fields["log_top"] = torch.where(right, log_p, torch.log(share.amax(1))).double()
+        fields["log_top"] = torch.where(right, log_p, _log_largest(share, residue.true, right)).double()
         if "top" in needs:
             residue.top = u.max(1, keepdim=True).indices
             fields["top"] = residue.top.squeeze(1)
@@ -230,6 +230,18 @@ def _first_choice(u: Tensor, target: Tensor, link: Any, residue: Residue) -> Non
                 fields[value] = (found - highest.squeeze(1)).clamp_(min=-NEVER).double() + log_top
             if name in needs:
                 fields[name] = _position(u, target, residue, name).squeeze(1)
+
+
+def _log_largest(share: Tensor, true: Tensor, right: Tensor) -> Tensor:
+    """log of the largest share; where a wrong class has most of it, from what the others have, which rounds less."""
+    largest = share.amax(1)
+    log_largest = torch.log(largest)
+    sure = (largest > 0.5) & ~right
+    if bool(sure.any()):
+        rows = share.movedim(1, -1)[sure]  # (m, K), 0 at the true class
+        others = rows.scatter(1, rows.argmax(1, keepdim=True), 0.0).sum(1) + true[sure]
+        log_largest[sure] = torch.log1p(-others)
+    return log_largest
 
 
 def _largest(u: Tensor, index: Tensor, highest: Tensor, right: Tensor, name: str) -> Tensor:
