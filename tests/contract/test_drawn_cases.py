@@ -12,14 +12,14 @@ import pytest
 import torch
 
 pytest.importorskip("hypothesis")
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reweigh import registry  # noqa: E402
-from reweigh.testing import variants  # noqa: E402
-from reweigh.testing._reference import priced  # noqa: E402
-from reweigh.testing._subject import Data, Subject, draw, exponent  # noqa: E402
-from reweigh.testing._suite import subject_of  # noqa: E402
+from reweigh import registry
+from reweigh.testing import variants
+from reweigh.testing._reference import priced
+from reweigh.testing._subject import Data, Subject, draw, exponent
+from reweigh.testing._suite import subject_of
 
 NAMES = [entry.name for entry in registry.entries("loss") if entry.thing is None]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -20,7 +20,7 @@ from reweigh.testing import Subject, variants
 from reweigh.testing._subject import draw
 
 sys.path.insert(0, str(Path(__file__).parent))  # the processes that are started import it too
-import rank_worker  # noqa: E402
+import rank_worker
 
 NAMES = [entry.name for entry in registry.entries("loss") if entry.thing is None]
 
