@@ -12,7 +12,7 @@ from ..errors import need
 from ..registry import register_calibrator
 from ._calibrator import Calibrator
 from ._columns import Columns
-from ._maps import NormalizedColumns, ProbabilityMap, Steps
+from ._maps import NormalizedColumns, ProbabilityMap, SecondOfTwo, Steps
 
 # Weight of the prior in rows, and the factor around the cube root of n that bounds the number of bins.
 PRIOR = 2.0
@@ -37,7 +37,8 @@ class BayesianBinning(Calibrator):
     midway between neighbouring chunks of the sorted probabilities. A bin with n_b rows, m_b of the class, has the
     prior Beta(2 c / B, 2 (1 - c) / B), c its middle; its value is the posterior mean (m_b + 2 c / B) / (n_b + 2 / B),
     and the evidence of B is the product of the bins' beta-binomial likelihoods. Under softmax the rows are scaled to
-    sum to one. There is no weighted form. Fitted: `edges_` and `values_`, one step function a class.
+    sum to one; of two classes only the second has a curve, and the first is the rest. There is no weighted form.
+    Fitted: `edges_` and `values_`, one step function a curve.
 
     Reference: Naeini, Cooper and Hauskrecht, Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI
     2015.
@@ -54,7 +55,7 @@ class BayesianBinning(Calibrator):
         rows = self._read(X, y, unsupported=unsupported)
         columns = Columns.of(rows)
         curves = []
-        for k in range(rows.classes):
+        for k in range(1, 2) if rows.classes == 2 and rows.head == "softmax" else range(rows.classes):
             kept = columns.kept(k)
             p, label = columns.probability(k)[kept].cpu().numpy(), columns.label(k)[kept].cpu().numpy()
             curves.append(average_histogram(p, label))
@@ -63,7 +64,10 @@ class BayesianBinning(Calibrator):
         return self
 
     def _build(self) -> torch.nn.Module:
-        return ProbabilityMap(NormalizedColumns(Steps(self.edges_, self.values_), self.head_))
+        curves = Steps(self.edges_, self.values_)
+        if self.n_features_in_ == 2 and self.head_ == "softmax":
+            return ProbabilityMap(SecondOfTwo(curves))
+        return ProbabilityMap(NormalizedColumns(curves, self.head_))
 
 
 def average_histogram(p: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -127,7 +127,7 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
             )
         target = share = None
         if y is not None:
-            target, share = read_labels(y, logits, doing, soft=self._soft_labels)
+            target, share = read_labels(y, logits, doing, soft=self._soft_labels, head=self._heads[0])
         weight = read_weights(sample_weight, len(logits), doing)
         rows = Rows(
             logits=logits,

@@ -14,7 +14,7 @@ from ..registry import register_calibrator
 from ._calibrator import Calibrator
 from ._maps import Affine, LogitMap, LogSoftmax
 from ._rows import Rows
-from ._scaling_fit import fit_matrix
+from ._scaling_fit import fit_matrix, start_inverse
 from ._softmax_regression import Full, SoftmaxRegression, on_processor, unmasked
 
 Tensor = torch.Tensor
@@ -33,7 +33,7 @@ GRID = tuple(10.0**power for power in range(-6, 4))
     formula="softmax(W log p + b)",
 )
 class DirichletCalibration(Calibrator):
-    """A linear map of the log-probabilities: softmax(W log p + b), p = softmax(z), by Newton's method from W = I, b = 0.
+    """A linear map of the log-probabilities: softmax(W log p + b), p = softmax(z), fitted by Newton's method.
 
     `regularization` is the strength lambda of the off-diagonal and intercept penalty (ODIR), divided by the number
     of parameters it touches:
@@ -129,6 +129,9 @@ def penalised(rows: Rows, strength: float, bias_strength: float, start: Tensor |
     off = torch.full((classes, classes), strength / (classes * (classes - 1)), dtype=torch.float64)
     off.fill_diagonal_(0.0)
     bias = torch.full((classes,), bias_strength / classes, dtype=torch.float64)
+    if start is None:  # the best temperature: saturated rows would show no way from the identity
+        tempered = (start_inverse(rows) - 1) * torch.eye(classes, dtype=torch.float64)
+        start = Full(classes, classes).flat(tempered, torch.zeros(classes, dtype=torch.float64))
     found = regression(rows, Full(classes, classes).flat(off, bias)).solve(start)
     return found.point, found.gradient_norm
 

@@ -234,6 +234,21 @@ class NormalizedColumns(nn.Module):
         return torch.where(total > 0, q / torch.where(total > 0, total, 1.0), p)
 
 
+class SecondOfTwo(nn.Module):
+    """The second of two classes through a curve of its probability; the first is the rest."""
+
+    def __init__(self, curve: nn.Module) -> None:
+        super().__init__()
+        self.curve = curve
+
+    def forward(self, logits: Tensor) -> Tensor:
+        p = torch.softmax(logits, dim=1)
+        second = self.curve(p[:, 1:])
+        second = torch.where(logits[:, 1:] == MINUS_INFINITY, 0.0, second)
+        second = torch.where(logits[:, :1] == MINUS_INFINITY, 1.0, second)
+        return torch.cat([1 - second, second], dim=1)
+
+
 class OddsColumns(nn.Module):
     """Log-odds of each class against the rest through its own curve; under softmax the logarithms of what comes out.
 

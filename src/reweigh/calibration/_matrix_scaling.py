@@ -24,7 +24,7 @@ from ._scaling_fit import fit_matrix
 class MatrixScaling(Calibrator):
     """A full linear map of the logits: softmax(W z + b).
 
-    Plain maximum likelihood from W = I, b = 0, by Newton's method to a gradient of norm 1e-8 or less; K^2 + K
+    Plain maximum likelihood by Newton's method to a gradient of norm 1e-8 or less; K^2 + K
     parameters want many rows (`StructuredMatrixScaling` is the regularised form). One row added to all rows of W, or
     one number to b, changes no probability: W - I has columns that sum to zero, and so has b. Masked classes add
     nothing to the others. Fitted: `weights_` (K, K), `bias_` (K,), `gradient_norm_`.

@@ -177,7 +177,9 @@ def _raise_bad_row(values: Tensor, row: int, doing: str) -> None:
 # ---- labels and weights
 
 
-def read_labels(y: Any, logits: Tensor, doing: str, *, soft: bool) -> tuple[Tensor | None, Tensor | None]:
+def read_labels(
+    y: Any, logits: Tensor, doing: str, *, soft: bool, head: str = "softmax"
+) -> tuple[Tensor | None, Tensor | None]:
     """(target, share): class numbers (n,), or shares (n, K) where the calibrator takes them."""
     classes = int(logits.shape[1])
     if isinstance(y, Tensor):
@@ -189,7 +191,7 @@ def read_labels(y: Any, logits: Tensor, doing: str, *, soft: bool) -> tuple[Tens
                 doing, came=f"soft labels of shape {array.shape}", expected="class numbers of shape (n,)",
                 mend="TemperatureScaling, VectorScaling, MatrixScaling and DirichletCalibration take soft labels.",
             )  # fmt: skip
-        return None, _read_shares(array, logits, doing)
+        return None, _read_shares(array, logits, doing, head)
     count = len(logits)
     if classes == 1:  # one sigmoid head: the labels themselves
         target = _read_classes(y, array, count, 2, "absent or present: X has 1 feature(s), one head", doing)
@@ -243,17 +245,21 @@ def _column_of_labels(y: Any, doing: str) -> np.ndarray:
     )
 
 
-def _read_shares(array: np.ndarray, logits: Tensor, doing: str) -> Tensor:
+def _read_shares(array: np.ndarray, logits: Tensor, doing: str, head: str) -> Tensor:
+    """(n, K) float64 shares; under softmax rows sum to 1."""
     share = as_tensor(array).double().to(logits.device)
     if len(share) != len(logits):
         raise bad_input(doing, came=f"{len(share)} rows of labels", expected=f"{len(logits)}, as X has")
-    good = (share >= 0).all(1) & ((share.sum(1) - 1).abs() <= 1e-5)
+    good = ((share >= 0) & (share <= 1 + 1e-5)).all(1)
+    if head == "softmax":
+        good &= (share.sum(1) - 1).abs() <= 1e-5
     if not bool(good.all()):
         row = int(torch.nonzero(~good)[0, 0])
         raise bad_input(
             doing,
-            came=f"shares in row {row} of y that are negative, NaN or sum to {float(share[row].sum()):.6g}",
-            expected="shares of at least 0 that sum to 1",
+            came=f"shares in row {row} of y from {float(share[row].min()):.6g} to {float(share[row].max()):.6g}"
+            f" that sum to {float(share[row].sum()):.6g}",
+            expected="shares from 0 to 1" + (" that sum to 1" if head == "softmax" else ""),
         )
     return share
 

@@ -10,6 +10,7 @@ import torch
 from ._newton import Minimum
 from ._rows import Rows
 from ._softmax_regression import Diagonal, Full, SoftmaxRegression, on_processor, unmasked
+from ._temperature_scaling import most_likely
 from ._tempering import logit_scale
 
 Tensor = torch.Tensor
@@ -20,30 +21,32 @@ def fit_vector(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray, float]:
     """(w, b, gradient norm) of softmax(w z + b). Logits are divided by their spread, so that any scale converges."""
     rows = on_processor(rows)
     scale = logit_scale(rows) or 1.0
+    inverse = start_inverse(rows)
 
     def features(z: Tensor) -> tuple[Tensor, Tensor]:
         plain, mask = unmasked(z)
-        return plain / scale, plain + mask
+        return plain / scale, plain * inverse + mask
 
     found = SoftmaxRegression(rows, Diagonal(rows.classes), features).solve(enough=5e-9 / max(1.0, scale))
     warn_unfinished(found, scale, rows, name)
     weight, bias = found.point[: rows.classes], found.point[rows.classes :]
-    return (1 + weight / scale).numpy(), (bias - bias.mean()).numpy(), found.gradient_norm * max(1.0, scale)
+    return (inverse + weight / scale).numpy(), (bias - bias.mean()).numpy(), found.gradient_norm * max(1.0, scale)
 
 
 def fit_matrix(rows: Rows, name: str, base=None) -> tuple[np.ndarray, np.ndarray, float]:
     """(W, b, gradient norm) of softmax(W x + b), with x the logits or what `base` makes of them.
 
     Features are whitened: correlated logits would make the search long. Directions that the rows do not show keep
-    the identity. Adding one row to every row of W changes no probability: W - I has columns that sum to 0.
+    the best temperature's. Adding one row to every row of W changes no probability: W - I has columns that sum to 0.
     """
     rows = on_processor(rows)
     base = base or (lambda z: z)
     center, whiten, spread = _whitening(rows, base)
+    inverse = start_inverse(rows)
 
     def features(z: Tensor) -> tuple[Tensor, Tensor]:
         plain, mask = unmasked(base(z))
-        return (plain - center) @ whiten, plain + mask
+        return (plain - center) @ whiten, plain * inverse + mask
 
     problem = SoftmaxRegression(rows, Full(rows.classes, whiten.shape[1]), features)
     found = problem.solve(enough=5e-9 / max(1.0, spread))
@@ -51,9 +54,17 @@ def fit_matrix(rows: Rows, name: str, base=None) -> tuple[np.ndarray, np.ndarray
     departure, bias = problem.form.parts(found.point)
     departure = departure @ whiten.T
     bias = bias - departure @ center
-    departure = departure - departure.mean(0)
-    weight = torch.eye(rows.classes).double() + departure
+    identity = torch.eye(rows.classes).double()
+    weight = inverse * identity + departure
+    weight = weight - (weight - identity).mean(0)
     return weight.numpy(), (bias - bias.mean()).numpy(), found.gradient_norm * max(1.0, spread)
+
+
+def start_inverse(rows: Rows) -> float:
+    """The inverse of the best temperature, from which the search sets out: saturated rows would show no way."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return 1.0 / most_likely(rows).temperature
 
 
 def _whitening(rows: Rows, base) -> tuple[Tensor, Tensor, float]:

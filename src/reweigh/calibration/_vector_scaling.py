@@ -24,7 +24,7 @@ from ._scaling_fit import fit_vector
 class VectorScaling(Calibrator):
     """One factor and one shift for each class: softmax(w z + b), element by element.
 
-    Plain maximum likelihood from w = 1, b = 0, by Newton's method to a gradient of norm 1e-8 or less. A common
+    Plain maximum likelihood by Newton's method to a gradient of norm 1e-8 or less. A common
     shift of all logits changes no probability, so b sums to zero. Fitted: `weights_` (K,), `bias_` (K,),
     `gradient_norm_`.
 
