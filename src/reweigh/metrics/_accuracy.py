@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ..predictions import Predictions
 from ..registry import register_metric
 from ._intervals import wilson
@@ -22,7 +20,7 @@ def _interval(predictions: Predictions, level: float, **settings: Any) -> tuple[
     correct = predictions.correctness
     if predictions.weights is not None or predictions.per_label or not bool(((correct == 0) | (correct == 1)).all()):
         return None
-    low, high = wilson(correct.sum(), torch.tensor(float(len(correct))), level)
+    low, high = wilson(correct.sum(), correct.new_tensor(len(correct)), level)
     return float(low), float(high)
 
 
