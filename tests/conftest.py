@@ -23,6 +23,13 @@ else:
     settings.load_profile(os.environ.get("REWEIGH_PROFILE", "test"))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under `-m gpu` files without such a test are not even imported: a GPU machine may lack what they need."""
+    if config.option.markexpr == "gpu" and collection_path.match("test_*.py"):
+        return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
