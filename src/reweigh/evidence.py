@@ -221,11 +221,17 @@ class _Link:
     kept: Tensor | None  # of the targets' shape
     kernel: Any  # a module of `kernels` with `softmax_forward` and `softmax_backward`
     odd: list[Tensor]  # filled by the kernel: rows it could not serve and handed to the composite form
+    forced: list[Tensor]  # filled by a kernel that looks at every row: those whose other classes are all masked
+    flags: tuple[int | None, int | None]  # where a kernel on a device notes bad rows, see `validation`
 
     def composite(self, z: Tensor, target: Tensor, kept: Tensor | None = None) -> dict[str, Tensor]:
         kept = self.kept if kept is None else kept
         z = z if kept is None else torch.where(kept.unsqueeze(1), z, 0.0)
         return softmax_fields(shifted(z, self.scale, self.offset), target, self.needs, self.class_weight)
+
+    def sole(self, z: Tensor, target: Tensor) -> Tensor:
+        """Rows whose other classes are all masked."""
+        return forced_rows(shifted(z.detach(), self.scale, self.offset), target)
 
 
 class _FusedSoftmax(torch.autograd.Function):
@@ -281,11 +287,13 @@ def softmax_evidence(
     weigh_sum: bool = True,
     kept: Tensor | None = None,
     examine: Callable[[Tensor, Tensor | None], None] | None = None,
+    flags: tuple[int | None, int | None] = (None, None),
 ) -> Evidence:
     """Evidence for class indices. z (n, K) or (n, K, d); target (n,) or (n, d), legal indices everywhere; kept flat.
 
     `examine(log_odds or rows, odd)` is called with what may reveal bad values: on the CPU with the rows that
-    no fast form could serve (None: there are none), elsewhere with every row's log-odds.
+    no fast form could serve (None: there are none), elsewhere with every row's log-odds. Kernels on devices note
+    bad rows at `flags` instead.
     """
     sum_weight = class_weight if weigh_sum else None
     kernel = None
@@ -303,12 +311,14 @@ def softmax_evidence(
             examine(fields["log_odds"], None)
         fields = {name: fields[name] for name in needs}  # the same on every rank, whichever form it takes
     else:
-        link = _Link(needs, scale, offset, sum_weight, standing, kernel, [])
+        link = _Link(needs, scale, offset, sum_weight, standing, kernel, [], [], flags)
         fields = dict(zip(needs, _FusedSoftmax.apply(z, target, link), strict=True))
         if link.odd:
             if examine is not None:
                 examine(link.odd[0], link.odd[0])
             forced = forced_rows(shifted(z.detach(), scale, offset), target)
+        if link.forced:
+            forced = link.forced[0]
     if z.dim() == 3:
         fields = {name: _rows(value) for name, value in fields.items()}
         target, forced = target.reshape(-1), None if forced is None else forced.reshape(-1)

@@ -6,6 +6,7 @@ logits' shape. sigmoid: logits of any shape, labels of the same shape. boxes: (n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +69,16 @@ def _cpu_eager(tensor: Tensor) -> bool:
 
 
 def softmax_batch(
-    logits: Tensor, target: Tensor, sample_weight: Any, *, ignore_index: int, validate: bool, classes: int | None = None
+    logits: Tensor,
+    target: Tensor,
+    sample_weight: Any,
+    *,
+    ignore_index: int,
+    validate: bool,
+    classes: int | None = None,
+    legalize: Callable[[Tensor, int], tuple[Tensor, Tensor]] | None = None,
 ) -> Batch:
-    """The one shape of a softmax call."""
+    """The one shape of a softmax call. `legalize` stands in, on a device, for looking at the targets here."""
     check_tensors(logits, target)
     single = logits.dim() == 1  # one decision, (K,) with ()
     if single:
@@ -94,7 +102,7 @@ def softmax_batch(
             "target", came=f"type {_word(target.dtype)}", expected="integer class indices or floating soft targets"
         )
     z = logits if logits.dim() <= 2 else logits.flatten(2)
-    weight = None if sample_weight is None else _softmax_weight(sample_weight, logits, shape, validate)
+    weight = None if sample_weight is None else softmax_weight(sample_weight, logits, shape, validate)
     kept = None
     if soft:
         target = target if logits.dim() <= 2 else target.flatten(2)
@@ -102,7 +110,10 @@ def softmax_batch(
             _check_shares(target, z)
     else:
         target = target if logits.dim() <= 2 else target.flatten(1)
-        target, kept = _legal_indices(target.long(), count, ignore_index, validate)
+        if legalize is not None:
+            target, kept = legalize(target.long(), count)
+        else:
+            target, kept = _legal_indices(target.long(), count, ignore_index, validate)
     return Batch(z, target, kept, soft, () if single else shape, weight)
 
 
@@ -193,7 +204,8 @@ def weights_tensor(sample_weight: Any, logits: Tensor, validate: bool) -> Tensor
     return weight
 
 
-def _softmax_weight(sample_weight: Any, logits: Tensor, shape: tuple[int, ...], validate: bool) -> Tensor:
+def softmax_weight(sample_weight: Any, logits: Tensor, shape: tuple[int, ...], validate: bool) -> Tensor:
+    """sample_weight, one number a row, flat."""
     weight = weights_tensor(sample_weight, logits, validate)
     if tuple(weight.shape) == shape:
         return weight.reshape(-1)
@@ -234,18 +246,21 @@ def sigmoid_batch(
     else:
         kept = _kept_labels(target, ignore_index, validate)
     soft = target.is_floating_point()
-    weight = None
-    if sample_weight is not None:
-        weight = weights_tensor(sample_weight, logits, validate)
-        if weight.shape != logits.shape:
-            row_shape = (logits.shape[0], *logits.shape[2:]) if logits.dim() > 1 else logits.shape
-            if tuple(weight.shape) == tuple(row_shape) and logits.dim() > 1:
-                weight = weight.unsqueeze(1)
-            elif weight.shape == logits.shape[:1]:
-                weight = weight.view(-1, *[1] * (logits.dim() - 1))
-            else:
-                raise bad_input("sample_weight", came=f"shape {tuple(weight.shape)}", expected=f"({logits.shape[0] if logits.dim() else 1},) or {tuple(logits.shape)}")  # fmt: skip
+    weight = None if sample_weight is None else sigmoid_weight(sample_weight, logits, validate)
     return Batch(logits, target, kept, soft, tuple(logits.shape), weight)
+
+
+def sigmoid_weight(sample_weight: Any, logits: Tensor, validate: bool) -> Tensor:
+    """sample_weight, broadcastable to the logits."""
+    weight = weights_tensor(sample_weight, logits, validate)
+    if weight.shape == logits.shape:
+        return weight
+    row_shape = (logits.shape[0], *logits.shape[2:]) if logits.dim() > 1 else logits.shape
+    if tuple(weight.shape) == tuple(row_shape) and logits.dim() > 1:
+        return weight.unsqueeze(1)
+    if weight.shape == logits.shape[:1]:
+        return weight.view(-1, *[1] * (logits.dim() - 1))
+    raise bad_input("sample_weight", came=f"shape {tuple(weight.shape)}", expected=f"({logits.shape[0] if logits.dim() else 1},) or {tuple(logits.shape)}")  # fmt: skip
 
 
 def _wrong_label_shape(logits: Tensor, target: Tensor) -> Exception:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from . import distributed, onepass
+from . import distributed, fused, onepass
 from .errors import InputError, bad_input, nearest
 from .evidence import (
     Evidence,
@@ -115,6 +116,13 @@ class Loss(nn.Module):
             self._findings.raise_arrived()
         if normalizer is not None:
             normalizer = self._checked_normalizer(normalizer, logits)
+        if fused.serves(logits):
+            value = fused.priced(self, logits, target, sample_weight, normalizer)
+            if value is not None:
+                return value
+        return self._plain_price(logits, target, sample_weight, normalizer)
+
+    def _plain_price(self, logits: Tensor, target: Tensor, sample_weight: Any, normalizer: Any) -> Tensor:
         if self.rule.head == "softmax":
             return self._softmax(logits, target, sample_weight, normalizer)
         if self.rule.head == "sigmoid":
@@ -130,6 +138,7 @@ class Loss(nn.Module):
             ignore_index=self.ignore_index,
             validate=bool(self.validate),
             classes=rule.num_classes,
+            legalize=partial(fused.legal_targets, self) if fused.serves(logits) and not _traced() else None,
         )
         state = self.state()
         class_weight = self._weight_of_classes(state, batch.logits)
@@ -165,10 +174,14 @@ class Loss(nn.Module):
             def examine(log_odds: Tensor, odd: Tensor | None) -> None:
                 self._examine_softmax(batch, log_odds, odd, offset)
 
-        return softmax_evidence(
+        flags = fused.flags(self, batch.logits) if examine is not None and not _traced() else (None, None)
+        found = softmax_evidence(
             _widened(rule, batch.logits), batch.target, needs=needs, scale=scale, offset=offset,
-            class_weight=class_weight, weigh_sum=rule.weighs_classes, kept=batch.kept, examine=examine,
+            class_weight=class_weight, weigh_sum=rule.weighs_classes, kept=batch.kept, examine=examine, flags=flags,
         )  # fmt: skip
+        if self.validate == "strict" and flags[0] is not None:
+            fused.assert_fine(self, batch.logits)
+        return found
 
     def _examine_softmax(self, batch: Batch, log_odds: Tensor, odd: Tensor | None, offset: Tensor | None) -> None:
         z, target, kept = batch.logits, batch.target, batch.kept

@@ -1,14 +1,14 @@
 """Bad values: found on per-row results, raised at once on the CPU, at the next call on a device.
 
 On a device no check may make the host wait. The first bad (row, code) is kept, packed in one number, by
-an atomic minimum in a tensor on the device, copied to the host without waiting, and raised when the copy
-has arrived: at the next call, or at `loss.check()`, which waits for it.
+an atomic minimum in a tensor on the device. From there it comes to the host by itself (kernels write it
+into pinned memory when there is something to tell, other forms copy it without waiting), and is raised at
+the next call, or at `loss.check()`, which waits for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from torch import Tensor
 from .errors import InputError, bad_input
 
 NOTHING = 2**62
-OUT_OF_RANGE, NOT_FINITE, IMPOSSIBLE, BAD_WEIGHT = 1, 2, 3, 4
+OUT_OF_RANGE, NOT_FINITE, IMPOSSIBLE, BAD_WEIGHT, BAD_LABEL = 1, 2, 3, 4, 5
 MEANING = {
     OUT_OF_RANGE: ("a target out of range", "class indices from 0 to K - 1, or ignore_index"),
     NOT_FINITE: ("NaN or +inf in logits", "finite logits (-inf only where a class is masked)"),
     IMPOSSIBLE: ("a logit of -inf on the target", "a target that is not masked"),
-    BAD_WEIGHT: ("a sample_weight that is negative or NaN", "finite weights of at least 0"),
+    BAD_WEIGHT: ("a sample_weight that is negative or not finite", "finite weights of at least 0"),
+    BAD_LABEL: ("a label outside 0 to 1", "labels from 0 to 1, or ignore_index"),
 }
 
 
@@ -29,16 +30,21 @@ MEANING = {
 class Findings:
     """What was found on devices and not yet said; one to a loss, never saved."""
 
-    pending: dict[torch.device, tuple[Tensor, Tensor, Any]] = field(default_factory=dict)
+    pending: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def flag(self, device: torch.device) -> Tensor:
         """The device's number, smaller than NOTHING once something bad was seen."""
         if device not in self.pending:
             on_device = torch.full((), NOTHING, dtype=torch.int64, device=device)
             on_host = torch.full((), NOTHING, dtype=torch.int64, pin_memory=device.type == "cuda")
-            event = torch.cuda.Event() if device.type == "cuda" else None
-            self.pending[device] = (on_device, on_host, event)
+            self.pending[device] = (on_device, on_host)
         return self.pending[device][0]
+
+    def addresses(self, device: torch.device) -> tuple[int, int]:
+        """Where a kernel lowers the device's number, and where it tells the host of it."""
+        self.flag(device)
+        on_device, on_host = self.pending[device]
+        return on_device.data_ptr(), on_host.data_ptr()
 
     def note(self, codes: Tensor) -> None:
         """Keep the first nonzero code of (n,) int64 codes, without waiting."""
@@ -54,22 +60,15 @@ class Findings:
         """Copy the device's number to the host, without waiting."""
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return  # a graph replays the kernels; `check` reads the flag
-        on_device, on_host, event = self.pending[device]
+        on_device, on_host = self.pending[device]
         on_host.copy_(on_device, non_blocking=True)
-        if event is not None:
-            event.record()
 
     def raise_arrived(self, *, wait: bool = False) -> None:
         """Raise what has arrived; with `wait`, everything up to now."""
-        for device, (on_device, on_host, event) in self.pending.items():
+        for device, (on_device, on_host) in self.pending.items():
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 continue
-            if wait:
-                packed = int(on_device)
-            elif event is None or event.query():
-                packed = int(on_host)
-            else:
-                continue
+            packed = int(on_device if wait else on_host)
             if packed < NOTHING:
                 on_device.fill_(NOTHING)
                 on_host.fill_(NOTHING)
