@@ -480,9 +480,9 @@ def box_evidence(boxes: Tensor, target: Tensor, *, needs: tuple[str, ...] = BOX_
     target = target.to(boxes.dtype)
     low, high = torch.maximum(boxes[:, :2], target[:, :2]), torch.minimum(boxes[:, 2:], target[:, 2:])
     sides = (high - low).clamp(min=0)  # of what both boxes cover, (n, 2)
-    shared = sides.prod(1)
-    area = (target[:, 2:] - target[:, :2]).prod(1)
-    own = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1)
+    shared = sides[:, 0] * sides[:, 1]  # the gradient of prod would make the host wait
+    area = (target[:, 2] - target[:, 0]) * (target[:, 3] - target[:, 1])
+    own = (boxes[:, 2] - boxes[:, 0]).clamp(min=0) * (boxes[:, 3] - boxes[:, 1]).clamp(min=0)
     union = own + area - shared
     divisor = torch.where(union > 0, union, 1.0)
     # Boxes that nearly agree: what only one of them covers is the sum of thin strips, not a difference of areas.

@@ -408,7 +408,7 @@ class Loss(nn.Module):
         if kept is None and self.process_group is None:
             return 1.0 / max(z.numel(), 1)
         # one type on every rank, whether or not this one's labels are all kept
-        number = torch.tensor(float(z.numel()), dtype=torch.float64, device=z.device)
+        number = torch.full((), float(z.numel()), dtype=torch.float64, device=z.device)
         number = number if kept is None else kept.sum().to(torch.float64)
         return world / self._over_ranks(number).clamp(min=1)
 
@@ -445,7 +445,7 @@ class Loss(nn.Module):
         if normalizer is not None:
             return cost.sum() * world / normalizer
         if divisor is None:
-            number = kept.sum().to(cost.dtype) if kept is not None else cost.new_tensor(float(cost.numel()))
+            number = kept.sum().to(cost.dtype) if kept is not None else cost.new_full((), float(cost.numel()))
         else:
             number = (divisor if kept is None else torch.where(kept, divisor, 0.0)).sum().to(cost.dtype)
         number = self._over_ranks(number)
