@@ -106,7 +106,7 @@ def bi_tempered(*, t1: float = 0.8, t2: float = 1.4, iterations: int = 10, **com
     >>> import torch, reweigh
     >>> loss = reweigh.losses.bi_tempered()
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.1416
+    0.2308
     """
     t1 = number("bi_tempered", "t1", t1, low=0.0, high=1.9)
     t2 = number("bi_tempered", "t2", t2, low=0.0, high=4.0, above=True)

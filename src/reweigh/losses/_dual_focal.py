@@ -74,7 +74,7 @@ def dual_focal(
     >>> import torch, reweigh
     >>> loss = reweigh.losses.dual_focal(gamma=2.0)
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.0131
+    0.0124
     """
     gamma = number("dual_focal", "gamma", gamma, low=0.0, high=1e6)
     log_rival, field = choice("dual_focal", "variant", variant, VARIANTS)

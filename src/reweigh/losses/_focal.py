@@ -42,7 +42,7 @@ def focal(*, gamma: float = 2.0, alpha: Any = None, detached: bool = False, **co
     >>> import torch, reweigh
     >>> loss = reweigh.losses.focal(gamma=2.0)
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.0042
+    0.0041
     """
     gamma = number("focal", "gamma", gamma, low=0.0, high=1e6)
     cost = weighted(partial(focal_weight, gamma=gamma), log_loss, detached=detached)

@@ -74,7 +74,7 @@ def seesaw(
     >>> import torch, reweigh
     >>> loss = reweigh.losses.seesaw(class_counts=[100, 10, 1])
     >>> round(loss(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])).item(), 4)
-    0.0228
+    0.0224
     """
     if (class_counts is None) == (num_classes is None):
         came = "neither" if class_counts is None else "both"
