@@ -7,12 +7,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from .problems import NAMES, details, make, rows, softmax
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import reweigh
 from reweigh import Predictions, calibration, registry
+
+from .problems import NAMES, details, make, rows, softmax
 
 SOFTMAX = [name for name in NAMES if "softmax" in details(name)["heads"]]
 WEIGHTED = [name for name in NAMES if details(name)["weights"]]
@@ -117,7 +118,14 @@ def test_kinds_of_input(fitted, name):
     z, y = rows(400, seed=3)
     z = z.astype(np.float32)
     want = make(name).fit(z, y).predict_proba(z)
-    forms = [z[::-1][::-1], np.asfortranarray(z), torch.from_numpy(z), z.tolist(), z.astype(np.float64), z.astype(">f4")]
+    forms = [
+        z[::-1][::-1],
+        np.asfortranarray(z),
+        torch.from_numpy(z),
+        z.tolist(),
+        z.astype(np.float64),
+        z.astype(">f4"),
+    ]
     for form in forms:
         got = make(name).fit(form, y.tolist() if isinstance(form, list) else y).predict_proba(form)
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
@@ -261,8 +269,10 @@ def test_bad_weights_and_other_widths(fitted, name):
     z, y = rows(300, seed=9)
     if name in WEIGHTED:
         for weight in (np.ones(299), np.full(300, np.nan), -np.ones(300), np.zeros(300), np.ones((300, 2))):
-            with pytest.raises(ValueError, match="sample_weight|weights"):
-                make(name, **({"coverage": 0.5, "risk": None} if name == "selective_classifier" else {})).fit(z, y, weight)
+            with pytest.raises(ValueError, match=r"sample_weight|weights"):
+                make(name, **({"coverage": 0.5, "risk": None} if name == "selective_classifier" else {})).fit(
+                    z, y, weight
+                )
     with pytest.raises(ValueError, match=r"[45] (columns|features|classes)"):
         fitted[name].predict_proba(z[:, :4])
     with pytest.raises(ValueError, match="4 columns"):
@@ -271,7 +281,7 @@ def test_bad_weights_and_other_widths(fitted, name):
         fitted[name].predict_proba(np.full((2, 5), np.nan))
     with pytest.raises(ValueError, match="head='sigmoid'"):
         fitted[name].predict_proba(Predictions(logits=z, head="sigmoid"))
-    with pytest.raises(ValueError, match="4 classes|4 columns"):
+    with pytest.raises(ValueError, match=r"4 classes|4 columns"):
         fitted[name].apply(Predictions(logits=z[:, :4]))
     with pytest.raises(ValueError, match="expected Predictions"):
         fitted[name].apply(z)

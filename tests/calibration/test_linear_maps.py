@@ -129,16 +129,17 @@ def test_derivatives_of_the_regression(form):
     y[(np.arange(60) % 4 == 0) & (y == 1)] = 0
     logits = torch.from_numpy(z)
     weight = torch.rand(60, generator=torch.Generator().manual_seed(0)).double()
-    table = Rows(
-        logits=logits, highest=highest_logit(logits, ""), target=torch.from_numpy(y), weight=weight
-    )
+    table = Rows(logits=logits, highest=highest_logit(logits, ""), target=torch.from_numpy(y), weight=weight)
 
     def features(block):
         plain, mask = unmasked(block)
         return plain, plain + mask
 
     penalty = torch.rand(form.size, generator=torch.Generator().manual_seed(1)).double()
-    for problem in (SoftmaxRegression(table, form, features, penalty), SoftmaxRegression(table, form, features).ready()):
+    for problem in (
+        SoftmaxRegression(table, form, features, penalty),
+        SoftmaxRegression(table, form, features).ready(),
+    ):
         point = 0.1 * torch.randn(form.size, generator=torch.Generator().manual_seed(2)).double()
         _, gradient = problem.evaluate(point)
         hessian = problem.hessian(point)
@@ -219,10 +220,10 @@ def test_dirichlet_chooses_its_strength_on_held_out_rows():
     mixed = z @ np.array([[1, 0.8, 0], [0, 1, 0.8], [0.8, 0, 1]])
     many = DirichletCalibration(regularization="cv", grid=(1e-3, 10.0, 1e3)).fit(mixed, y)
     assert many.regularization_ == 1e-3
+    small, small_labels = rows(300, 6, seed=3)
+    plain = DirichletCalibration().fit(small, small_labels)
     new, labels = rows(3000, 6, seed=4)
-    assert likelihood(few.predict_proba(new), labels) < likelihood(
-        DirichletCalibration().fit(z := rows(300, 6, seed=3)[0], rows(300, 6, seed=3)[1]).predict_proba(new), labels
-    )
+    assert likelihood(few.predict_proba(new), labels) < likelihood(plain.predict_proba(new), labels)
 
 
 @pytest.mark.parametrize(

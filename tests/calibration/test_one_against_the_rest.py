@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -145,7 +147,7 @@ def plain_average(p, label):
     models = []
     for bins in range(least, max(least, min(int(np.ceil(10 * root)), int(np.ceil(len(p) / 5)))) + 1):
         chunks = np.array_split(p, bins)
-        edges = sorted({(one[-1] + two[0]) / 2 for one, two in zip(chunks[:-1], chunks[1:], strict=True)} - {0.0, 1.0})
+        edges = sorted({(one[-1] + two[0]) / 2 for one, two in itertools.pairwise(chunks)} - {0.0, 1.0})
         where = np.searchsorted(edges, p, side="left")
         ends = [0.0, *edges, 1.0]
         strength, log_evidence, values = 2 / (len(edges) + 1), 0.0, []

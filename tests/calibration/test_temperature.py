@@ -175,7 +175,7 @@ def test_soft_labels_are_weighted_rows():
     assert TemperatureScaling().fit(z, share).temperature_ == pytest.approx(want.temperature_, rel=1e-10)
     table = Predictions(logits=z, targets=share)
     assert TemperatureScaling().fit(table).temperature_ == pytest.approx(want.temperature_, rel=1e-10)
-    with pytest.raises(ValueError, match="row 4 of y.*sum to 1"):
+    with pytest.raises(ValueError, match=r"row 4 of y.*sum to 1"):
         TemperatureScaling().fit(z, np.where(np.arange(300)[:, None] == 4, share * 2, share))
 
 

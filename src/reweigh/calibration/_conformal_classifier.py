@@ -173,7 +173,7 @@ class ConformalClassifier(Calibrator):
         if unknown.any():
             raise bad_input(
                 "predicting sets",
-                came=f"the group {values[unknown][0]!r} in row {int(np.flatnonzero(unknown)[0])}",
+                came=f"the group {values[unknown][0].item()!r} in row {int(np.flatnonzero(unknown)[0])}",
                 expected=f"one of the fitted groups {self.groups_}",
             )
         return self.key_quantiles_[np.searchsorted(known, values)][:, None]

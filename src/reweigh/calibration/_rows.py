@@ -239,7 +239,7 @@ def _column_of_labels(y: Any, doing: str) -> np.ndarray:
         return whole
     raise bad_input(
         doing,
-        came=f"labels such as {column[0]!r}",
+        came=f"labels such as {getattr(column[0], 'item', lambda: column[0])()!r}",
         expected="class numbers 0, 1, ..., one for each column of X",
         mend="Replace each name by the number of its column.",
     )
@@ -304,7 +304,7 @@ def read_weights(sample_weight: Any, count: int, doing: str) -> Tensor | None:
     if not good.all():
         row = int(np.flatnonzero(~good)[0])
         raise bad_input(
-            doing, came=f"{weight[row]!r} in sample_weight (row {row})", expected="finite weights of at least 0"
+            doing, came=f"{float(weight[row])!r} in sample_weight (row {row})", expected="finite weights of at least 0"
         )
     if not weight.any():
         raise bad_input(doing, came="sample_weight that is all zero", expected="at least one positive weight")

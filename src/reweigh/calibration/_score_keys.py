@@ -29,10 +29,13 @@ class ScoreKey(nn.Module):
         odds = (top - base - mass.log()).squeeze(1)
         if self.score in ("max_probability", "log_odds"):
             return odds
+        alone = (second == MINUS_INFINITY).squeeze(1)
         if self.score == "margin":  # 1 - (p1 - p2) = (rest + p2) / total, over the logit of the runner-up
             total = softplus(odds.clamp(max=1e300)) + mass.log().squeeze(1)
-            return total - torch.log(mass + (second > MINUS_INFINITY).to(mass.dtype)).squeeze(1)
-        return self._entropy(logits, top, others, odds)
+            key = total - torch.log(mass + 1).squeeze(1)
+        else:
+            key = self._entropy(logits, top, others, odds)
+        return torch.where(alone, float("inf"), key)
 
     @staticmethod
     def _entropy(logits: Tensor, top: Tensor, others: Tensor, odds: Tensor) -> Tensor:
