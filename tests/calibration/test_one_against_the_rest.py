@@ -14,7 +14,7 @@ from reweigh import Predictions
 from reweigh.calibration import BayesianBinning, BetaCalibration, IsotonicCalibration, PlattScaling
 from reweigh.calibration._bayesian_binning import average_histogram
 
-from .problems import rows, softmax
+from .problems import NAMES, details, make, rows, softmax
 
 
 def log_odds(z, k):
@@ -209,3 +209,17 @@ def test_curves_of_sharp_rows_recover_the_truth(kind):
     z, y = rows(20_000, 3, sharp=2.0)
     p = kind().fit(z, y).predict_proba(z)
     assert np.abs(p - softmax(z / 2)).mean() < 0.02 < np.abs(softmax(z) - softmax(z / 2)).mean()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", [name for name in NAMES if "sigmoid" in details(name)["heads"]])
+def test_labels_that_are_masked_stay_absent(name):
+    generator = np.random.default_rng(1)
+    z = generator.normal(size=(400, 3)) * 3
+    labels = (generator.random((400, 3)) < expit(z / 2)).astype(int)
+    masked = (generator.random((400, 3)) < 0.2) & (labels == 0)
+    masked[:, 0] = False
+    hidden = np.where(masked, -np.inf, z)
+    table = Predictions(logits=hidden, targets=labels)
+    p = make(name).fit(table).predict_proba(table)
+    assert np.isfinite(p).all() and (p[masked] < 1e-300).all() and (p[~masked] > 0).any()

@@ -226,10 +226,11 @@ class NormalizedColumns(nn.Module):
         self.head = head
 
     def forward(self, logits: Tensor) -> Tensor:
+        masked = logits == MINUS_INFINITY
         if self.head == "sigmoid":
-            return self.curves(torch.sigmoid(logits))
+            return torch.where(masked, 0.0, self.curves(torch.sigmoid(logits)))
         p = torch.softmax(logits, dim=1)
-        q = torch.where(logits == MINUS_INFINITY, 0.0, self.curves(p))
+        q = torch.where(masked, 0.0, self.curves(p))
         total = q.sum(1, keepdim=True)
         return torch.where(total > 0, q / torch.where(total > 0, total, 1.0), p)
 

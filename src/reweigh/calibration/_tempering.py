@@ -70,7 +70,7 @@ def sigmoid_moments(rows: Rows, inverse: float) -> Moments:
     """The same sums for independent labels: each is a softmax over the logits 0 and z."""
 
     def sums(block: slice) -> Tensor:
-        v = (rows.logits[block].double() * inverse).clamp(-1e300, 1e300)  # type: ignore[index]
+        v = (rows.logits[block].double() * inverse).clamp(-1e100, 1e100)  # type: ignore[index]
         label = labels_of(rows, block)
         p, rest = torch.sigmoid(v), torch.sigmoid(-v)
         cost = torch.where(label > 0, label * softplus(-v), 0.0) + torch.where(
