@@ -21,7 +21,11 @@ def tempered_log(log_x: Tensor, t: float) -> Tensor:
 
 def log_tempered_exp(x: Tensor, t: float) -> Tensor:
     """log of the inverse of `tempered_log`, for x <= 0; -inf below its range."""
-    return x if t == 1.0 else torch.log1p(((1.0 - t) * x).clamp(min=-1.0)) / (1.0 - t)
+    if t == 1.0:
+        return x
+    base = (1.0 - t) * x
+    below = base <= -1.0  # set apart before the logarithm, whose derivatives there would be infinite
+    return torch.where(below, -torch.inf, torch.log1p(torch.where(below, 0.0, base)) / (1.0 - t))
 
 
 def _normalizer(distance: Tensor, t2: float, iterations: int) -> Tensor:
@@ -115,6 +119,7 @@ def bi_tempered(*, t1: float = 0.8, t2: float = 1.4, iterations: int = 10, **com
         "bi_tempered",
         partial(bi_tempered_cost, **settings),
         needs=("log_probabilities",),
+        precise=float("inf") if t1 < 0.6 or t2 > 2.0 else 0,  # the first orders of 1 - p cancel; powers magnify
         soft="own",
         soft_cost=partial(bi_tempered_soft_cost, **settings),
         soft_needs=("log_probabilities",),

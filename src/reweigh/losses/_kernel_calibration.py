@@ -141,6 +141,6 @@ def kernel_calibration(
         needs=("log_p", "confidence_log_odds", "top"),
         coupled=True,
         soft="refused",
-        rewards_errors=strength > 5.0,  # the batch's penalty may outweigh a row's own cost
+        rewards_errors=strength > 5.0 or width < 0.4,  # the batch's penalty may outweigh a row's own cost
     )
     return Loss(rule, **common)

@@ -80,6 +80,6 @@ def kernel_density(
         precise=float("inf"),  # kernels multiply logarithms by 1 / bandwidth
         coupled=True,
         soft="refused",
-        rewards_errors=strength > 0.5,  # the batch's penalty may outweigh a row's own cost
+        rewards_errors=strength > 0.5 or norm > 1.0,  # the batch's penalty may outweigh a row's own cost
     )
     return Loss(rule, **common)
