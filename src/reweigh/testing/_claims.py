@@ -62,6 +62,8 @@ def rewards_errors(subject: Subject) -> None:
     apply_if(subject.rule.head != "boxes", "boxes have no right class")
     found = _rewarded(subject)
     if subject.rule.rewards_errors:
+        if subject.rule.coupled or subject.rule.observe is not None:
+            return  # the batch or the memory that brings it about may be a rare one
         demand(
             found is not None,
             "the rule declares rewards_errors=True, but no gradient pushes towards a mistake. Leave it out.",
@@ -96,6 +98,15 @@ def _rewarded(subject: Subject) -> str | None:
     return None
 
 
+def _two_of_many() -> Data:
+    """The true class a little behind the first choice, and a thousand others that share from much to nothing."""
+    depth = torch.linspace(4, 16, 25, dtype=torch.float64)
+    logits = -depth.repeat(4).unsqueeze(1).expand(100, 1000).clone()
+    logits[:, 1] = 0.0
+    logits[:, 0] = -torch.tensor([0.01, 0.1, 0.5, 2.0], dtype=torch.float64).repeat_interleave(25)
+    return Data(logits, torch.zeros(100, dtype=torch.int64))
+
+
 def _labels(data: Data) -> Tensor:
     if data.target.shape == data.logits.shape:
         return data.target
@@ -111,7 +122,8 @@ def _mistakes(subject: Subject) -> list[Data]:
     logits[:, 0] = margin
     if subject.rule.head == "softmax":
         logits[:, 2:] = -40.0  # as good as two classes
-        return [*batches, Data(logits, torch.zeros(121, dtype=torch.int64))]
+        batches.append(Data(logits, torch.zeros(121, dtype=torch.int64)))
+        return batches if subject.classes else [*batches, _two_of_many()]
     if subject.rule.index_targets:
         return batches
     logits[:, 1] = -margin

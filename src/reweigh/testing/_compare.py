@@ -13,8 +13,8 @@ VALUES = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.
 GRADIENTS = {torch.float64: 1e-7, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 # Far below the 1e-12 that the documentation promises: what a small cost or gradient loses here, 1 - exp(log_p) lost.
 ABSOLUTE = 1e-20
-# Beyond these magnitudes a loss may continue by a tangent, at a place that depends on the type.
-COMPARABLE = {torch.float64: 1e280, torch.float32: 1e30, torch.bfloat16: 1e30, torch.float16: 100.0}
+# Beyond these magnitudes only finiteness is asked for.
+COMPARABLE = {torch.float64: 1e300, torch.float32: 1e37, torch.bfloat16: 1e37, torch.float16: 1e4}
 
 
 def word(dtype: torch.dtype) -> str:

@@ -51,21 +51,33 @@ def priced(
     ignore_index: int = -100,
     one_by_one: bool = False,
     jitter: float = 0.0,
+    gradient_type: torch.dtype | None = None,
 ) -> Priced:
     """What the loss says about a batch, by definition. logits float64 (n, K), or any shape under a sigmoid head.
 
     `one_by_one` prices every row in a batch of its own; only for rules whose rows do not depend on each other.
     `jitter` moves every field of hard-label evidence by up to that share, as rounding does: what it changes much is
-    a decision that a coarser type cannot take.
+    a decision that a coarser type cannot take. `gradient_type` is the type of the logits that the loss was given:
+    rules that grow without bounds look at it.
     """
     if one_by_one and len(logits) > 1:
         weights = [None] * len(logits) if sample_weight is None else sample_weight.split(1)
         parts = [
-            priced(loss, z, y, class_weight=class_weight, sample_weight=w, ignore_index=ignore_index)
+            priced(
+                loss,
+                z,
+                y,
+                class_weight=class_weight,
+                sample_weight=w,
+                ignore_index=ignore_index,
+                gradient_type=gradient_type,
+            )  # fmt: skip
             for z, y, w in zip(logits.split(1), target.split(1), weights, strict=True)
         ]
         return Priced(*(torch.cat([getattr(part, name) for part in parts]) for name in ("cost", "factor", "share")))
-    rule = replace(loss.rule, cost=partial(_jittered, cost=loss.rule.cost, share=jitter)) if jitter else loss.rule
+    rule = loss.rule
+    if jitter or gradient_type is not None:
+        rule = replace(rule, cost=partial(_retold, cost=rule.cost, share=jitter, gradient_type=gradient_type))
     state = {name: value.cpu() for name, value in loss.state().items()}
     if rule.class_weight is not None:
         own = rule.class_weight(state).double()
@@ -79,7 +91,12 @@ def priced(
     return _softmax(rule, state, logits, target, class_weight, sample_weight, ignore_index)
 
 
-def _jittered(evidence: Evidence, state: State, *, cost: Cost, share: float) -> Tensor:
+def _retold(evidence: Evidence, state: State, *, cost: Cost, share: float, gradient_type: torch.dtype | None) -> Tensor:
+    """The cost of evidence that is a little different."""
+    if gradient_type is not None and evidence.gradient_type is not None:
+        evidence = replace(evidence, gradient_type=gradient_type)
+    if not share:
+        return cost(evidence, state)
     generator = torch.Generator().manual_seed(12)
     moved = {}
     for name, value in vars(evidence).items():
