@@ -7,12 +7,14 @@ scalars (YAML 1.2: `1e-3` is a number, `no` is a word), or `@file.yaml` for list
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import InputError, need
 
+DEEPEST = 64
 MOST_BYTES = 16 << 20  # of an @file; settings are small, and YAML is read as a whole
 
 
@@ -122,14 +124,24 @@ def _yaml(text: str, what: str) -> Any:
     yaml = need("yaml", "cli", "reading settings")
     try:
         loader = _loader(yaml)
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
-            raise ValueError("it refers to a part of itself (*name); write the part out")
+        _check_events(yaml, yaml.parse(text, Loader=loader))
         return yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         why = getattr(error, "problem", None) or str(error) or "nested too deeply"
         raise InputError(f"reading {what}: it is not plain YAML: {' '.join(why.split())}{where}.") from error
+
+
+def _check_events(yaml: Any, events: Iterable[Any]) -> None:
+    """Refuse what makes a small file large: references to its own parts, and nesting that nobody writes."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it refers to a part of itself (*name); write the part out")
+        if depth > DEEPEST:
+            raise ValueError(f"it nests more than {DEEPEST} lists and mappings")
 
 
 # The scalars of YAML 1.2. PyYAML's own are those of 1.1: there `1e-3` is text, `no` false and `12:30` a number.

@@ -78,7 +78,7 @@ def test_list_of_nothing(run):
 ENTRIES = [(entry.kind, entry.name) for kind in registry.FOLDERS for entry in registry.entries(kind)]
 
 
-@pytest.mark.parametrize(("kind", "name"), ENTRIES, ids="-".join)
+@pytest.mark.parametrize(("kind", "name"), ENTRIES, ids=str)
 def test_show_everything(run, kind, name):
     found = run("show", kind, name)
     assert (found.status, found.err) == (0, "")
@@ -251,6 +251,14 @@ def test_evaluate_options(run, val, tmp_path):
     assert set(record["by"]["site"]) == {"a", "b"}
 
 
+def test_evaluate_a_run_folder(run, val, tmp_path):
+    (tmp_path / "run" / "predictions").mkdir(parents=True)
+    for split in ("val", "test"):
+        reweigh.save(reweigh.open(val), tmp_path / "run" / "predictions" / f"{split}.parquet")
+    assert "expected one of test, val (--split)" in run("evaluate", tmp_path / "run").err
+    assert run("evaluate", tmp_path / "run", "--split", "val", "-m", "accuracy").status == 0
+
+
 def test_evaluate_several_files_and_save(run, val, test_file, tmp_path):
     found = run("evaluate", val, test_file, "-m", "accuracy", "-o", tmp_path / "out.json")
     assert found.status == 0
@@ -319,6 +327,26 @@ def test_calibrate_with_settings(run, val, tmp_path):
     lines_fit(run("inspect", tmp_path / "t.json").out)
 
 
+@pytest.mark.parametrize("name", registry.names("calibrator"))
+def test_every_calibrator_from_the_command_line(run, tmp_path, monkeypatch, name):
+    """Fitted, looked at and used, or refused in one sentence."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.npz", seed=0, rows=300, classes=3)
+    given = {"meta_accuracy": "meta_accuracy:target=0.9"}.get(name, name)
+    fitted = run("calibrate", given, "a.npz", "-o", "c.json")
+    if fitted.status:
+        assert (fitted.status, fitted.err.count("\n")) == (1, 1)
+        assert "expected head='sigmoid'" in fitted.err
+        return
+    lines_fit(fitted.out)
+    assert run("inspect", "c.json").status == 0
+    applied = run("apply", "c.json", "a.npz", "-o", "r.parquet")
+    if applied.status:
+        assert (applied.status, applied.err.count("\n")) == (1, 1)
+    else:
+        assert len(reweigh.open(tmp_path / "r.parquet")) <= 300
+
+
 def test_calibrate_mistakes(run, val, tmp_path):
     out = tmp_path / "t.json"
     assert "Did you mean 'temperature'" in run("calibrate", "temprature", val, "-o", out).err
@@ -329,6 +357,10 @@ def test_calibrate_mistakes(run, val, tmp_path):
     assert "it is a folder" in run("calibrate", "temperature", val, "-o", tmp_path).err
     assert "there is no folder" in run("calibrate", "temperature", val, "-o", tmp_path / "no" / "t.json").err
     assert "not a regular file" in run("calibrate", "temperature", val, "-o", "/dev/null").err
+    assert (
+        "needs the setting 'target'. Write meta_accuracy:target=VALUE"
+        in run("calibrate", "meta_accuracy", val, "-o", out).err
+    )
     assert run("calibrate", "temperature", val).status == 2
     assert not out.exists()
 

@@ -123,3 +123,13 @@ def test_one_row_and_no_rows(tmp_path):
     reweigh.save(Predictions(logits=numpy.empty((0, 3)), targets=numpy.empty(0, int)), tmp_path / "none.parquet")
     with pytest.raises(InputError):
         reweigh.evaluate(tmp_path / "none.parquet", "accuracy", engine="stream")
+
+
+def test_an_open_table_is_streamed_as_what_it_is():
+    """One-vs-rest heads stay one-vs-rest."""
+    table = identified(400, head="sigmoid")
+    whole, streamed = (
+        reweigh.evaluate(table, "accuracy,NLL,ECE", interval=None, engine=one) for one in ("memory", "stream")
+    )
+    for name in whole.metrics:
+        assert streamed[name].value == pytest.approx(whole[name].value, rel=1e-12)

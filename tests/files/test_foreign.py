@@ -373,3 +373,12 @@ def test_long_and_odd_paths(tmp_path):
     path = tmp_path / "mit Leerzeichen & ünïcode 数据 'quoted'.npz"
     numpy.savez(path, logits=LOGITS)
     assert len(reweigh.open(path)) == ROWS
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_predictions_stay_what_they_are(head):
+    """An open table of ours keeps its head, names and note, whole and in batches."""
+    table = reweigh.Predictions(logits=LOGITS, targets=LABELS, head=head, class_names=list("abcd"), about={"a": 1})
+    for found in (reweigh.open(table), reweigh.Predictions.concatenate(list(reweigh.files.batches(table, rows=9)))):
+        assert (found.head, found.class_names, found.about) == (head, tuple("abcd"), {"a": 1})
+        assert numpy.array_equal(found.logits, LOGITS)

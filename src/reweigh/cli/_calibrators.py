@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import registry
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..grammar import Named, parse_one
 
 MOST_SHOWN = 12  # numbers of an array
@@ -15,18 +15,21 @@ MOST_SHOWN = 12  # numbers of an array
 
 def build(text: str) -> tuple[Named, Any]:
     """The calibrator of a text, not yet fitted; a wrong setting is an error that names the nearest."""
-    from ._signature import settings
+    from ._signature import REQUIRED, settings
 
     named = parse_one(text)
     entry = registry.find("calibrator", named.name)
     known = [one.name for one in settings(entry)]
     for key in named.settings:
         if key not in known:
-            from ..errors import nearest
-
             guess = nearest(key, known)
             mend = f"Did you mean {guess!r}?" if guess else f"Its settings: {', '.join(known) or 'none'}."
             raise InputError(f"the calibrator {entry.name!r} has no setting {key!r}. {mend}")
+    for one in settings(entry):
+        if one.default == REQUIRED and one.name not in named.settings:
+            raise InputError(
+                f"the calibrator {entry.name!r} needs the setting {one.name!r}. Write {named.name}:{one.name}=VALUE."
+            )
     return named, entry.load()(**named.settings)
 
 
@@ -37,6 +40,8 @@ def fitted_values(calibrator: Any) -> dict[str, Any]:
         value: Any = getattr(calibrator, name)
         if hasattr(value, "shape") and value.size > MOST_SHOWN:
             value = f"{' x '.join(map(str, value.shape))} numbers"
+        if isinstance(value, (list, tuple)) and any(hasattr(one, "shape") for one in value):
+            value = f"{len(value)} arrays"
         found[name.rstrip("_")] = value.tolist() if hasattr(value, "tolist") else value
     return found
 

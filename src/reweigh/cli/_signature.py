@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,25 @@ def _common(arguments: ast.arguments, path: Path) -> list[Setting]:
         return []
     name = ast.unparse(arguments.kwarg.annotation).removeprefix("Unpack[").removesuffix("]")
     for place in (path, *sorted(path.parents[1].glob("*.py"))):
-        for node in ast.parse(place.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-                return [Setting(ast.unparse(one.target), "(common)", ast.unparse(one.annotation)) for one in fields]
+        found = _fields(place, name)
+        if found:
+            return [Setting(field, "(common)", kind) for field, kind in found]
     return []
+
+
+@cache
+def _fields(place: Path, name: str) -> list[tuple[str, str]]:
+    """Name and type of the fields of a class in a source file."""
+    text = place.read_text(encoding="utf-8")
+    if f"class {name}" not in text:
+        return []
+    bodies = [node.body for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == name]
+    return [
+        (ast.unparse(one.target), ast.unparse(one.annotation))
+        for body in bodies
+        for one in body
+        if isinstance(one, ast.AnnAssign)
+    ]
 
 
 def _settings_of(thing: Any) -> list[Setting]:

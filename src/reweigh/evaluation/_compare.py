@@ -19,6 +19,7 @@ from ._choice import OF_CONFIDENCE, OF_SCORES, Asked, asked
 from ._digits import number, places, with_interval
 from ._matching import common_rows, same_targets
 from ._result import Measure, columns, flat, short
+from ._runs import of_run
 from ._streaming import Settings
 
 
@@ -136,7 +137,8 @@ def compare(
     """
     labels, given = _named(sources)
     tables = [
-        source if isinstance(source, Predictions) else files.open(_of_run(source, split), **columns) for source in given
+        source if isinstance(source, Predictions) else files.open(of_run(source, split, "comparing"), **columns)
+        for source in given
     ]
     if len(tables) < 2:
         raise InputError(f"comparing predictions: got {len(tables)}, expected at least two files.")
@@ -174,24 +176,6 @@ def _named(sources: Any) -> tuple[tuple[str, ...], list[Any]]:
         os.fspath(one) if isinstance(one, (str, os.PathLike)) else f"table {place}" for place, one in enumerate(sources)
     ]
     return tuple(labels), list(sources)
-
-
-def _of_run(source: Any, split: str | None) -> Any:
-    """The prediction file of a run folder; any other source as it is."""
-    if not isinstance(source, (str, os.PathLike)):
-        return source
-    folder = Path(source) / "predictions"
-    if not folder.is_dir():
-        return source
-    found = {path.stem: path for path in sorted(folder.glob("*.parquet"))}
-    if split is None and len(found) == 1:
-        return next(iter(found.values()))
-    if split in found:
-        return found[split]
-    came = "no split named" if split is None else f"split={split!r}"
-    raise InputError(
-        f"comparing the run {source}: {came}, expected one of {', '.join(found) or 'none, it has no predictions'} (--split)."
-    )
 
 
 def _own_findings(

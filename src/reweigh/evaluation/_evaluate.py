@@ -20,6 +20,7 @@ from ._choice import Asked, asked, part_of, suitable
 from ._claims import Claim, Verdict, judge, of_reference, parse
 from ._outside import outside_measures
 from ._result import Evaluation, GroupResult, Measure, flat
+from ._runs import of_run
 from ._streaming import Progress, Settings, silent, stream_evaluation
 
 STREAMED_SHARE = 0.5  # of the free memory: files that would fill more are read in a stream
@@ -40,6 +41,7 @@ def evaluate(
     reference: Any = None,
     ignore: str | Sequence[str] = (),
     engine: str | None = None,
+    split: str | None = None,
     progress: Progress = silent,
     **columns: Any,
 ) -> Evaluation:
@@ -58,6 +60,7 @@ def evaluate(
         ignore: codes or names of checks not to run.
         engine: "memory", "stream" (metrics made of sums, memory flat) or "ray" (the same over a Ray cluster); unsaid,
             a stream where the files would fill half the free memory.
+        split: which predictions of a run folder to take, where it has several.
         progress: what shows progress, as `tqdm` would: called with items, a label and their number.
         columns: which column is what, as for `reweigh.open`.
 
@@ -65,6 +68,7 @@ def evaluate(
     >>> evaluate(table, "accuracy")["accuracy"].value
     0.5
     """
+    predictions = of_run(predictions, split, "evaluating")
     if interval is not None and not 0 < interval < 1:
         raise InputError(
             f"evaluating predictions: got interval={interval!r}, expected a share between 0 and 1, as in 0.95, or None."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -22,7 +23,8 @@ def table_source(table: Any) -> Source | None:
     """The source of an open table; None for what is no table (a path)."""
     label = f"the {type(table).__module__.split('.')[0]} {type(table).__name__}"
     if isinstance(table, Predictions):
-        return _of_columns(columns_of(table), "the Predictions")
+        said = {"score": table.kind, "head": table.head, "class_names": table.class_names, "about": table.about}
+        return replace(_of_columns(columns_of(table), "the Predictions"), manifest=said)
     if isinstance(table, Mapping):
         return _of_columns({str(name): column(values, str(name)) for name, values in table.items()}, "the dictionary")
     if isinstance(table, (numpy.ndarray, torch.Tensor)):

@@ -24,7 +24,7 @@ reweigh evaluate shards/ --engine ray --json
 
 @with_columns
 def verb(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Prediction files, or folders of shards.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Prediction files, folders of shards, or runs.")],
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,6 +62,7 @@ def verb(
         str | None, typer.Option(metavar="GROUP", help="Group that is resampled as a whole (patients, videos).")
     ] = None,
     engine: Annotated[str | None, typer.Option(metavar="ENGINE", help="memory, stream or ray.")] = None,
+    split: Annotated[str | None, typer.Option(metavar="SPLIT", help="Which predictions of a run folder.")] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Save the result as JSON, too.")
     ] = None,
@@ -89,6 +90,7 @@ def verb(
         "seed": seed,
         "cluster": cluster,
         "engine": engine,
+        "split": split,
     }
     results = [evaluation.evaluate(file, **settings, progress=track, **columns) for file in files]
     whole = results[0] if len(results) == 1 else results
