@@ -203,6 +203,8 @@ def test_smoothing_leaves_masked_classes_out():
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
+        ("focal", {"gamma": 0.0}),
+        ("dual_focal", {"gamma": 0.0}),
         ("inverse_focal", {"gamma": 0.0}),
         ("scheduled_focal", {"schedule": ((1.0, 0.0),)}),
         ("polynomial", {"epsilon": 0.0}),

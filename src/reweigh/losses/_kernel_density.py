@@ -68,9 +68,10 @@ def kernel_density(
     """
     name = "kernel_density"
     strength = number(name, "strength", strength, low=0.0, high=1e6)
+    bandwidth = number(name, "bandwidth", bandwidth, low=0.0, high=1e6, above=True)
     penalty = partial(
         density_penalty,
-        bandwidth=number(name, "bandwidth", bandwidth, low=0.0, high=1e6, above=True),
+        bandwidth=bandwidth,
         norm=number(name, "norm", norm, low=1.0, high=100.0),
     )
     rule = Rule(
@@ -80,6 +81,7 @@ def kernel_density(
         precise=float("inf"),  # kernels multiply logarithms by 1 / bandwidth
         coupled=True,
         soft="refused",
-        rewards_errors=strength > 0.5 or norm > 1.0,  # the batch's penalty may outweigh a row's own cost
+        # narrow kernels magnify what one row does to the others, which may outweigh its own cost
+        rewards_errors=strength > 20.0 * bandwidth or norm > 1.0,
     )
     return Loss(rule, **common)

@@ -13,7 +13,6 @@ from ..module import Common, Loss
 from ..registry import register_loss
 from ..rules import Rule, State, log_loss, number
 
-
 SMALL = 0.1  # below it the series is summed, to the last digit of float64
 TERMS = 16
 
