@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import InputError, unknown_name
+from .errors import InputError, bad_input, unknown_name
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
@@ -180,6 +180,8 @@ def names(kind: str) -> list[str]:
 
 def find(kind: str, name: str) -> Entry:
     """The entry of a name or alias; an unknown one is an error that names the nearest."""
+    if not isinstance(name, str):
+        raise bad_input(f"looking for a {kind}", came=type(name).__name__, expected="its name, such as 'focal'")
     wanted = normalized(name)
     known = entries(kind)
     for entry in known:

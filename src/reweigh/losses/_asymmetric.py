@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from ..evidence import Evidence
 from ..module import Common, Loss
@@ -56,6 +57,12 @@ def widened_weight(evidence: Evidence, state: State, *, gamma: float, shift: Shi
 # ------------------------------------------------------------------ soft labels, as published
 
 
+def log_of_sum(log_a: Tensor, log_b: Tensor) -> Tensor:
+    """log(a + b). Unlike that of logaddexp, its second derivative is finite however far a is from b."""
+    apart = log_a - log_b
+    return torch.where(apart > 0, log_a - logsigmoid(apart), log_b - logsigmoid(-apart))
+
+
 def official_soft_cost(
     evidence: Evidence, state: State, *, gammas: tuple[float, float], shift: Shift | None, detached: bool
 ) -> Tensor:
@@ -68,7 +75,7 @@ def official_soft_cost(
         log_shifted = torch.where(above > 0, torch.log(p_m + (1.0 - above)), -NOTHING)
     tiny = torch.finfo(y.dtype).tiny  # its logarithm stands for that of 0
     log_y, log_not_y = torch.log(y.clamp(min=tiny)), torch.log((1.0 - y).clamp(min=tiny))
-    log_missed = torch.logaddexp(log_y + evidence.log_miss, log_not_y + log_shifted)  # log(1 - pt)
+    log_missed = log_of_sum(log_y + evidence.log_miss, log_not_y + log_shifted)  # log(1 - pt)
     weight = torch.exp((gammas[0] * y + gammas[1] * (1.0 - y)) * log_missed)
     return (weight.detach() if detached else weight) * -(y * evidence.log_p + (1.0 - y) * log_rest)
 

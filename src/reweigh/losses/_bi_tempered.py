@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Unpack
 
@@ -13,10 +14,20 @@ from ..module import Common, Loss
 from ..registry import register_loss
 from ..rules import Rule, State, number, whole
 
+SMALL = -0.1  # of log p: above it the power series of the true class's part is summed,
+TERMS = 14  # to the last digit of float64
+
 
 def tempered_log(log_x: Tensor, t: float) -> Tensor:
-    """(x^(1-t) - 1) / (1 - t) of log x; log x itself at t = 1."""
-    return log_x if t == 1.0 else torch.expm1((1.0 - t) * log_x) / (1.0 - t)
+    """(x^(1-t) - 1) / (1 - t) of log x; log x itself at t = 1.
+
+    Where x^(1-t) is small, not by expm1: its derivative would be taken from 1 + (x^(1-t) - 1).
+    """
+    if t == 1.0:
+        return log_x
+    exponent = (1.0 - t) * log_x
+    raised = torch.where(exponent > -0.7, torch.expm1(exponent), torch.exp(exponent.clamp(max=0.0)) - 1.0)
+    return raised / (1.0 - t)
 
 
 def log_tempered_exp(x: Tensor, t: float) -> Tensor:
@@ -67,13 +78,24 @@ def log_tempered_softmax(log_probabilities: Tensor, t2: float, iterations: int) 
     return log_tempered_exp(distance - normalizer, t2)
 
 
+def true_class_part(log_p: Tensor, t1: float) -> Tensor:
+    """-log_t1 p - (1 - p^(2-t1)) / (2 - t1). Near p = 1 the first orders of log p cancel: there its power series."""
+    small = log_p > SMALL
+    x = torch.where(small, log_p, 0.0)
+    series = torch.zeros_like(x)
+    for k in range(TERMS, 1, -1):
+        series = series * x + ((2.0 - t1) ** (k - 1) - (1.0 - t1) ** (k - 1)) / math.factorial(k)
+    beyond = torch.expm1((2.0 - t1) * log_p) / (2.0 - t1) - tempered_log(log_p, t1)
+    return torch.where(small, series * x * x, beyond)
+
+
 def bi_tempered_cost(evidence: Evidence, state: State, *, t1: float, t2: float, iterations: int) -> Tensor:
     """-log_t1 p_y - (1 - sum_j p_j^(2-t1)) / (2 - t1): the divergence from a one-hot target."""
     log_p = log_tempered_softmax(evidence.log_probabilities, t2, iterations)
     index = evidence.target.unsqueeze(1)
     true = log_p.gather(1, index).squeeze(1).clamp(min=torch.finfo(log_p.dtype).min)
     others = torch.exp((2.0 - t1) * log_p.scatter(1, index, -torch.inf)).sum(1)
-    return -tempered_log(true, t1) + (torch.expm1((2.0 - t1) * true) + others) / (2.0 - t1)
+    return true_class_part(true, t1) + others / (2.0 - t1)
 
 
 def bi_tempered_soft_cost(evidence: Evidence, state: State, *, t1: float, t2: float, iterations: int) -> Tensor:
