@@ -111,8 +111,8 @@ def test_text_and_plain_values(tmp_path):
         reweigh.save(classifier(300, skill=1.5 + number), path)
     found = compare(paths, "accuracy,NLL", resamples=30)
     text = str(found)
-    assert max(map(len, text.splitlines())) <= 100
-    assert "second/predictions of a model" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(word in text for word in ("first/pred", "second/pred", "third/pred"))
     assert " better" in text
     record = json.loads(json.dumps(found.to_dict()))
     assert record["differences"]["accuracy"][1]["verdict"] == "better"
@@ -122,6 +122,14 @@ def test_text_and_plain_values(tmp_path):
 def test_an_end_just_off_zero_shows_its_digits():
     from reweigh.evaluation._compare import Gap, _gap_cells
 
-    assert _gap_cells(Gap(-0.03, -0.06, -0.004, 1.0), "lower") == ("-0.030", "[-0.060, -0.004]", "better")
-    assert _gap_cells(Gap(0.02, -0.01, 0.05, 0.9), "higher") == ("+0.02", "[-0.01, 0.05]", "undecided")
-    assert _gap_cells(Gap(0.5, None, None, None), "none") == ("0.5", "", "")
+    assert _gap_cells(Gap(-0.03, -0.06, -0.004, 1.0), "lower") == ("-0.030 [-0.060, -0.004]", "better")
+    assert _gap_cells(Gap(0.02, -0.01, 0.05, 0.9), "higher") == ("+0.02 [-0.01, 0.05]", "undecided")
+    assert _gap_cells(Gap(0.5, None, None, None), "none") == ("0.5", "")
+
+
+def test_names_that_do_not_fit_stay_distinct():
+    from reweigh.evaluation._compare import distinct
+
+    assert distinct(["a", "b"], 8) == ["a", "b"]
+    assert distinct(["first/very long.npz", "second/very long.npz"], 12) == ["first…ng.npz", "secon…ng.npz"]
+    assert distinct(["x" * 30, "x" * 31], 8) == ["1 xxx…xx", "2 xxx…xx"]

@@ -211,3 +211,45 @@ def test_digits_are_those_the_interval_supports():
     assert with_interval(float("nan"), float("nan"), float("nan")) == ("undefined", "")
     assert with_interval(1e-9, -2e-8, 3e-8) == ("0.00000000", "[-0.00000002, 0.00000003]")
     assert (number(float("inf")), number(-0.001, 2)) == ("infinite", "0.00")
+
+
+def test_a_group_that_is_looked_at_need_not_be_named_twice(tmp_path):
+    table = identified(120)
+    numpy.savez(
+        tmp_path / "a.npz",
+        logits=table.logits,
+        label=table.targets,
+        site=table.groups["site"],
+        ward=table.groups["patient"],
+    )
+    for by, group in (("site", None), (["site", "class"], None), ("site", "ward"), (["ward", "site"], ["ward"])):
+        found = reweigh.evaluate(
+            tmp_path / "a.npz", "accuracy", by=by, interval=None, **({"group": group} if group else {})
+        )
+        assert set(found.groups) == ({by} if isinstance(by, str) else set(by))
+    clustered = reweigh.evaluate(tmp_path / "a.npz", "NLL", cluster="ward", resamples=10)
+    assert (
+        clustered["negative_log_likelihood"]
+        == reweigh.evaluate(table, "NLL", cluster="patient", resamples=10)["negative_log_likelihood"]
+    )
+    with pytest.raises(InputError, match=r"no column 'sit' for group. Did you mean 'site'"):
+        reweigh.evaluate(tmp_path / "a.npz", "accuracy", by="sit")
+
+
+def test_outside_files_need_only_their_scores(tmp_path):
+    table = identified(100)
+    numpy.savez(
+        tmp_path / "a.npz", scores=table.logits, truth=table.targets, image=table.ids, site=table.groups["site"]
+    )
+    numpy.savez(tmp_path / "b.npz", scores=classifier(80, skill=0).logits)
+    found = reweigh.evaluate(
+        tmp_path / "a.npz",
+        "accuracy",
+        outside=tmp_path / "b.npz",
+        by="site",
+        resamples=5,
+        logits="scores",
+        target="truth",
+        id="image",
+    )
+    assert 0 < found["msp.auroc"].value < 1

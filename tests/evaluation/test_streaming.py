@@ -114,6 +114,8 @@ def test_files_that_would_fill_the_memory_are_streamed(shards, monkeypatch):
     assert "Streamed" not in str(reweigh.evaluate(folder, "accuracy"))
     monkeypatch.setattr(files, "free_memory", lambda: 10_000)
     assert "Streamed" in str(reweigh.evaluate(folder, "accuracy"))
+    with pytest.raises(InputError, match="all rows are ranked together"):
+        reweigh.evaluate(folder, "accuracy", outside=folder)
 
 
 def test_one_row_and_no_rows(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ._checking import Context, Finding, run_checks
 from ._choice import OF_CONFIDENCE, OF_SCORES, Asked, asked
 from ._digits import number, places, with_interval
 from ._matching import common_rows, same_targets
-from ._result import Measure, columns, flat, short
+from ._result import WIDTH, Measure, columns, flat
 from ._runs import of_run
 from ._streaming import Settings
 
@@ -73,25 +74,42 @@ class Comparison:
     def __str__(self) -> str:
         names = _short_labels(self.labels)
         parts = [
-            f"{len(names)} files on the same {self.rows:,} rows, differences from {names[0]}, {100 * self.interval:.4g} % intervals"
+            textwrap.fill(
+                f"{len(names)} files on the same {self.rows:,} rows, {100 * self.interval:.4g} % intervals; "
+                f"differences from {names[0]}",
+                WIDTH,
+            )
         ]
         parts += [self._metric_text(metric, names) for metric in self.measures]
-        return "\n\n".join([*parts, *self.notes, *map(str, self.findings)])
+        notes = [textwrap.fill(note, WIDTH) for note in self.notes]
+        return "\n\n".join([*parts, *notes, *map(str, self.findings)])
 
     def _metric_text(self, metric: str, names: Sequence[str]) -> str:
         measures, gaps = self.measures[metric], self.gaps[metric]
-        rows: list[tuple[str, ...]] = [(short(metric, 30), "value", "interval", "difference", "interval", "")]
-        for place, (name, one) in enumerate(zip(names, measures, strict=True)):
-            cells = with_interval(one.value, one.low, one.high)
-            gap = gaps[place - 1] if place else None
-            rows.append((short(name, 30), *cells, *(_gap_cells(gap, one.direction) if gap else ("", "", ""))))
-        return columns(rows)
+        cells = []
+        for place, one in enumerate(measures):
+            value = " ".join(filter(None, with_interval(one.value, one.low, one.high)))
+            cells.append((value, *(_gap_cells(gaps[place - 1], one.direction) if place else ("", ""))))
+        room = WIDTH - 8 - sum(max(len(row[column]) for row in cells) for column in range(3))
+        rows = [(name, *row) for name, row in zip(distinct(names, max(room, 8)), cells, strict=True)]
+        return f"{metric}\n" + textwrap.indent(columns(rows), "  ")
 
 
-def _gap_cells(gap: Gap, direction: str) -> tuple[str, str, str]:
-    """A difference with its sign, its interval and the verdict; an end just off zero shows the digit that says so."""
+def distinct(names: Sequence[str], limit: int) -> list[str]:
+    """Names cut in the middle to fit; numbered where that leaves two alike."""
+    front = (limit - 1) // 2
+    cut = [
+        name if len(name) <= limit else f"{name[:front]}…{name[len(name) - (limit - 1 - front) :]}" for name in names
+    ]
+    if len(set(cut)) == len(cut):
+        return cut
+    return [f"{place} {name}"[:limit] for place, name in enumerate(cut, 1)]
+
+
+def _gap_cells(gap: Gap, direction: str) -> tuple[str, str]:
+    """A difference with its sign and interval, and the verdict; an end just off zero shows the digit that says so."""
     if gap.low is None or gap.high is None:
-        return number(gap.value), "", ""
+        return number(gap.value), ""
     decimals = places(gap.low, gap.high)
     if gap.low > 0 or gap.high < 0:
         decimals = next(
@@ -99,7 +117,8 @@ def _gap_cells(gap: Gap, direction: str) -> tuple[str, str, str]:
             decimals,
         )
     value, low, high = (number(one, decimals) for one in (gap.value, gap.low, gap.high))
-    return f"+{value}" if gap.value > 0 and value.strip("0.") else value, f"[{low}, {high}]", gap.verdict(direction)
+    sign = "+" if gap.value > 0 and value.strip("0.") else ""
+    return f"{sign}{value} [{low}, {high}]", gap.verdict(direction)
 
 
 def _short_labels(labels: Sequence[str]) -> list[str]:

@@ -77,15 +77,17 @@ def evaluate(
     settings = Settings(
         interval, resamples, seed, _words(by), cluster, None if metrics is None else asked(metrics), tuple(claims)
     )
-    if _engine(predictions, engine) != "memory":
+    engine = _engine(predictions, engine)
+    given, columns = columns, _with_groups(predictions, columns, (*_words(by), *_words(cluster)))
+    if engine != "memory":
         result, sample = stream_evaluation(predictions, settings, columns, ray=engine == "ray", progress=progress)
     else:
         sample = _table(predictions, columns)
         result = _in_memory(sample, settings, _label(predictions), progress)
     if outside is not None:
-        result = replace(result, outside=_outside(sample, outside, settings, columns, engine))
-    claims += _reference_claims(reference, settings, columns)
-    findings = _findings(sample, result, settings, fit, columns, ignore)
+        result = replace(result, outside=_outside(sample, outside, settings, given, engine))
+    claims += _reference_claims(reference, settings, columns if cluster else given)
+    findings = _findings(sample, result, settings, fit, given, ignore)
     return replace(result, findings=findings, verdicts=_verdicts(claims, result))
 
 
@@ -107,6 +109,16 @@ def _table(source: Any, columns: Mapping[str, Any]) -> Predictions:
             )
         return source
     return files.open(source, **columns)
+
+
+def _with_groups(source: Any, columns: dict[str, Any], named: Sequence[str]) -> dict[str, Any]:
+    """A group that is looked at need not be named as a column again; "class" is the true class unless a column."""
+    if isinstance(source, Predictions) or not named or isinstance(columns.get("group"), Mapping):
+        return columns
+    given = columns.get("group", columns.get("groups")) or []
+    given = [given] if isinstance(given, str) else list(given)
+    more = [name for name in dict.fromkeys(named) if name != "class" and name not in given]
+    return {**{name: value for name, value in columns.items() if name != "groups"}, "group": given + more}
 
 
 def _engine(source: Any, engine: str | None) -> str:
@@ -213,8 +225,8 @@ def _outside(
         raise InputError(
             "evaluating against outside rows: all rows are ranked together, which a stream cannot. Say engine='memory'."
         )
-    without_targets: dict[str, Any] = {**columns, "target": False}
-    foreign = outside if isinstance(outside, Predictions) else files.open(outside, **without_targets)
+    others = {name: columns[name] for name in columns if name not in ("target", "id", "weight", "group", "correct")}
+    foreign = outside if isinstance(outside, Predictions) else files.open(outside, **others, target=False)
     return outside_measures(table, foreign, settings.interval, settings.resamples, settings.seed)
 
 

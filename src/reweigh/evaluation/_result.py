@@ -115,13 +115,13 @@ def _groups_text(group: str, parts: Mapping[str, GroupResult]) -> str:
     said = [f"By {group}:"]
     for start in range(0, len(names), 2):
         chosen = names[start : start + 2]
-        rows = [(group, "rows", *(short(name, 26) for name in chosen))]
+        rows = [(group, "rows", *(short(name, 24) for name in chosen))]
         for value, part in parts.items():
             cells = [
                 " ".join(filter(None, with_interval(one.value, one.low, one.high)))
                 for one in (part.metrics.get(name, Measure(math.nan)) for name in chosen)
             ]
-            rows.append((short(value, 20), f"{part.rows:,}", *cells))
+            rows.append((short(value, 16), f"{part.rows:,}", *cells))
         said.append(columns(rows))
     return "\n".join(said)
 
