@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from ._compare import demand, demand_close, demand_equal
 from ._reference import Priced, priced
 from ._subject import Data, Subject, draw
 
-TIGHT = {"relative": 1e-9, "absolute": 1e-12}
+TIGHT: dict[str, Any] = {"relative": 1e-9, "absolute": 1e-12}
 
 
 def _value_and_gradient(loss, logits: Tensor, target: Tensor, **keywords) -> tuple[Tensor, Tensor]:
@@ -61,7 +63,8 @@ def sample_weight(subject: Subject) -> None:
         each = weight.unsqueeze(1) * torch.linspace(0.5, 1.5, data.logits.shape[1], dtype=torch.float64)
         expected = priced(subject.loss, data.logits, data.target, sample_weight=each)
         _against(subject, data, expected, "sample_weight of the logits' shape", each)
-    nothing = subject.built()(subject.place(data.logits), subject.place(data.target), sample_weight=weight * 0)
+    zero = subject.place(weight * 0)
+    nothing = subject.built()(subject.place(data.logits), subject.place(data.target), sample_weight=zero)
     demand(nothing.item() == 0, f"weights that sum to 0 give a mean of {nothing.item()!r}, expected 0.")
 
 

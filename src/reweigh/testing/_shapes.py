@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from ._checks import apply_if, check
 from ._compare import demand, demand_close
 from ._subject import Data, Subject, draw
 
-TIGHT = {"relative": 1e-9, "absolute": 1e-12}
+TIGHT: dict[str, Any] = {"relative": 1e-9, "absolute": 1e-12}
 
 
 def _costs_and_gradient(loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

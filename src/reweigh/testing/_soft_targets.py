@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from ._reference import priced, softmax_cost
 from ._shapes import labelled
 from ._subject import Data, Subject, draw
 
-TIGHT = {"relative": 1e-8, "absolute": 1e-11}
+TIGHT: dict[str, Any] = {"relative": 1e-8, "absolute": 1e-11}
 
 
 def _soft(subject: Subject, seed: int) -> Data:
