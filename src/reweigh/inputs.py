@@ -170,10 +170,11 @@ def _check_shares(target: Tensor, z: Tensor) -> None:
             expected="rows that sum to 1",
             mend="For several labels at once use a loss with a sigmoid head.",
         )
-    negative = ~(target >= 0)
-    if bool(negative.any()):
-        where = tuple(int(i) for i in negative.nonzero()[0])
+    if not target.amin().item() >= 0:
+        where = tuple(int(i) for i in (~(target >= 0)).nonzero()[0])
         raise bad_input("target", came=f"{float(target[where])} at position {where}", expected="shares of at least 0")
+    if z.detach().amin().item() > -torch.inf:  # nothing is masked
+        return
     closed = (z == -torch.inf) & (target > 0)
     if bool(closed.any()):
         where = tuple(int(i) for i in closed.nonzero()[0])
