@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import bad_input
+from .validation import place_of
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -113,7 +114,7 @@ def softmax_batch(
         if legalize is not None:
             target, kept = legalize(target.long(), count)
         else:
-            target, kept = _legal_indices(target.long(), count, ignore_index, validate)
+            target, kept = _legal_indices(target.long(), count, ignore_index, validate, shape)
     return Batch(z, target, kept, soft, () if single else shape, weight)
 
 
@@ -129,8 +130,10 @@ def _wrong_target_shape(logits: Tensor, target: Tensor, shape: tuple[int, ...]) 
     )
 
 
-def _legal_indices(target: Tensor, count: int, ignore_index: int, validate: bool) -> tuple[Tensor, Tensor | None]:
-    """Targets that are legal everywhere, and which of them count (flat; None: all)."""
+def _legal_indices(
+    target: Tensor, count: int, ignore_index: int, validate: bool, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor | None]:
+    """Targets that are legal everywhere, and which of them count (flat; None: all). `shape`: as the user gave them."""
     if _cpu_eager(target):
         if target.numel() == 0:
             return target, None
@@ -145,7 +148,7 @@ def _legal_indices(target: Tensor, count: int, ignore_index: int, validate: bool
                 where = tuple(int(i) for i in wrong.nonzero()[0])
                 raise bad_input(
                     "target",
-                    came=f"class {int(target[where])} at {'row ' + str(where[0]) if len(where) == 1 else f'position {where}'}",
+                    came=f"class {int(target[where])} at {place_of(where, shape)}",
                     expected=f"indices from 0 to {count - 1}, or ignore_index={ignore_index}",
                 )
         if bool(kept.all()):
@@ -291,7 +294,7 @@ def _one_against_rest(
             came=f"{_word(target.dtype)} of shape {tuple(target.shape)}",
             expected=f"class indices of shape {shape} (targets='index')",
         )
-    legal, kept = _legal_indices(target.long(), logits.shape[1], ignore_index, validate)
+    legal, kept = _legal_indices(target.long(), logits.shape[1], ignore_index, validate, shape)
     labels = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device).scatter(1, legal.unsqueeze(1), True)
     return labels, None if kept is None else kept.view(shape).unsqueeze(1).expand(logits.shape)
 

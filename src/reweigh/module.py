@@ -11,6 +11,7 @@ import copy
 import warnings
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -196,7 +197,7 @@ class Loss(nn.Module):
                 return
             if offset is not None:
                 self._refuse_closed_targets(z, target, kept, offset)
-            raise_bad_softmax_rows(z, target, rows, kept)
+            raise_bad_softmax_rows(z, target, rows, kept, batch.shape)
         elif self.validate == "strict":
             fine = torch.isfinite(log_odds).reshape(-1)
             torch._assert_async((fine if kept is None else fine | ~kept).all(), "reweigh: bad logits or targets")
@@ -462,7 +463,7 @@ class Loss(nn.Module):
             if normalizer.device.type != "cpu" or _traced():
                 return normalizer.detach().reshape(())
             normalizer = normalizer.item()
-        if not isinstance(normalizer, (int, float)):
+        if not isinstance(normalizer, Real):  # NumPy's numbers included
             raise bad_input("normalizer", came=repr(normalizer), expected="a finite number above 0")
         if not normalizer > 0 or normalizer == float("inf"):
             raise bad_input("normalizer", came=repr(normalizer), expected="a finite number above 0")

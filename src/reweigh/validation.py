@@ -8,6 +8,7 @@ the next call, or at `loss.check()`, which waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -94,8 +95,13 @@ def softmax_codes(z: Tensor, target: Tensor, log_odds: Tensor, kept: Tensor | No
     return codes if kept is None else torch.where(kept.reshape(-1), codes, 0)
 
 
-def raise_bad_softmax_rows(z: Tensor, target: Tensor, rows: Tensor, kept: Tensor | None) -> None:
-    """Look closely at suspicious rows (a boolean mask of the targets' shape) and raise for the first bad one."""
+def raise_bad_softmax_rows(
+    z: Tensor, target: Tensor, rows: Tensor, kept: Tensor | None, shape: tuple[int, ...] = ()
+) -> None:
+    """Look closely at suspicious rows (a boolean mask of the targets' shape) and raise for the first bad one.
+
+    `shape`: of the targets as they were given, before their dimensions after the first were made one.
+    """
     if kept is not None:
         rows = rows & kept.view(rows.shape)
     places = rows.nonzero()
@@ -105,7 +111,7 @@ def raise_bad_softmax_rows(z: Tensor, target: Tensor, rows: Tensor, kept: Tensor
     if not bool(bad.any()):
         return
     first = int(bad.nonzero()[0])
-    row, where = suspects[first], _place(places[first])
+    row, where = suspects[first], place_of(places[first].tolist(), shape)
     wrong = torch.isnan(row) | (row == torch.inf)
     if bool(wrong.any()):
         column = int(wrong.nonzero()[0])
@@ -122,9 +128,17 @@ def raise_bad_softmax_rows(z: Tensor, target: Tensor, rows: Tensor, kept: Tensor
     )
 
 
-def _place(index: Tensor) -> str:
-    numbers = [int(i) for i in index]
-    return f"row {numbers[0]}" if len(numbers) == 1 else f"position {tuple(numbers)}"
+def place_of(index: Sequence[int], shape: tuple[int, ...]) -> str:
+    """Where something is, in words: a row, or a position in targets of `shape`, whose last dimensions may be one here."""
+    if len(index) == 1:
+        return f"row {index[0]}"
+    if len(index) == len(shape):
+        return f"position {tuple(index)}"
+    place, rest = [], index[1]
+    for size in reversed(shape[1:]):
+        place.append(rest % size)
+        rest //= size
+    return f"position {(index[0], *reversed(place))}"
 
 
 def raise_bad_sigmoid(z: Tensor, positive: Tensor | None, kept: Tensor | None) -> None:
