@@ -35,15 +35,15 @@ def build(text: str) -> tuple[Named, Any]:
 
 def fitted_values(calibrator: Any) -> dict[str, Any]:
     """Name -> what was fitted, small arrays whole, large ones by their shape."""
-    found: dict[str, Any] = {}
-    for name in getattr(calibrator, "_state", ()):
-        value: Any = getattr(calibrator, name)
-        if hasattr(value, "shape") and value.size > MOST_SHOWN:
-            value = f"{' x '.join(map(str, value.shape))} numbers"
-        if isinstance(value, (list, tuple)) and any(hasattr(one, "shape") for one in value):
-            value = f"{len(value)} arrays"
-        found[name.rstrip("_")] = value.tolist() if hasattr(value, "tolist") else value
-    return found
+    return {name.rstrip("_"): _shown(getattr(calibrator, name)) for name in getattr(calibrator, "_state", ())}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and any(hasattr(one, "shape") for one in value):
+        return f"{len(value)} arrays"
+    if hasattr(value, "shape") and value.size > MOST_SHOWN:
+        return f"{' x '.join(map(str, value.shape))} numbers"
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def in_words(value: Any) -> str:
