@@ -36,6 +36,10 @@ def check_tensors(logits: Any, target: Any) -> None:
     """Types and devices, for every head."""
     if not isinstance(logits, Tensor):
         raise bad_input("logits", came=type(logits).__name__, expected="a torch tensor of floating-point numbers")
+    if logits.layout != torch.strided:
+        raise bad_input(
+            "logits", came=f"layout {_word(logits.layout)}", expected="a dense tensor", mend="Use .to_dense()."
+        )
     if logits.dtype not in FLOATS:
         raise bad_input(
             "logits",
@@ -56,7 +60,7 @@ def check_tensors(logits: Any, target: Any) -> None:
         )
 
 
-def _word(dtype: torch.dtype) -> str:
+def _word(dtype: torch.dtype | torch.layout) -> str:
     return str(dtype).removeprefix("torch.")
 
 

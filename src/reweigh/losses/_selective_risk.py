@@ -230,7 +230,8 @@ def selective_risk(
         rank_gradient: "detached" holds the histogram constant (default); "full" adds each row's effect on the
             others' ranks, a zero-sum gradient.
         parity: "official" is the published program with its defects, for reproduction only; `batch_size` is then
-            its configured batch size (default: the batch's own).
+            its configured batch size (default: the batch's own). That program counts a batch before it weighs it: call
+            `loss.observe(logits, target)` before `loss(logits, target)` at each step, `loss.advance(epoch)` at each epoch.
 
     Helps selective prediction and, in the paper, calibration; hurts when the batch is so small that ranks are noise
     (below about 32). `selective_weighing(loss, logits, target)` shows weights and threshold.
@@ -256,6 +257,10 @@ def selective_risk(
             f"{name}(batch_size=...)",
             came=f"{size} with parity={parity!r}",
             expected="parity='official', which clamps by it",
+        )
+    if estimator == "exact" or parity == "official":
+        _refuse_binned_settings(
+            histogram, rank_gradient, "estimator='exact'" if parity == "paper" else "parity='official'"
         )
     if estimator == "exact" and parity == "paper":
         cost = partial(exact_cost, score=chosen, coverage=coverage, tied_mean=tied_mean)
@@ -288,6 +293,17 @@ def selective_risk(
         **({} if histogram == "batch" else _memory(settings, histogram, decay)),
     )
     return Loss(rule, **common)
+
+
+def _refuse_binned_settings(histogram: str, rank_gradient: str, form: str) -> None:
+    """Memory and the full gradient belong to the paper's binned form; elsewhere they would silently do nothing."""
+    for setting, value, default in (("histogram", histogram, "batch"), ("rank_gradient", rank_gradient, "detached")):
+        if value != default:
+            raise bad_input(
+                f"selective_risk({setting}=...)",
+                came=f"{value!r} with {form}",
+                expected="estimator='binned' and parity='paper'",
+            )
 
 
 def _memory(settings: Binned, histogram: str, decay: float) -> dict:
