@@ -39,8 +39,8 @@ def fitted_values(calibrator: Any) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    if isinstance(value, (list, tuple)) and any(hasattr(one, "shape") for one in value):
-        return f"{len(value)} arrays"
+    if isinstance(value, (list, tuple)):
+        return f"{len(value)} arrays" if any(hasattr(one, "shape") for one in value) else value
     if hasattr(value, "shape") and value.size > MOST_SHOWN:
         return f"{' x '.join(map(str, value.shape))} numbers"
     return value.tolist() if hasattr(value, "tolist") else value
