@@ -76,7 +76,7 @@ class Rule:
 
     # a coupled sigmoid rule made by `in_two_passes`: sums over the batch, and the pointwise rule that reads them
     sums: Callable[[Evidence, State], State] | None = None
-    after_sums: Rule | None = None
+    after_sums: Any = None
 
 
 # ---------------------------------------------------------------------------- combinators

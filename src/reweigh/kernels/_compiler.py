@@ -37,7 +37,7 @@ def _first(names: list[str]) -> ctypes.CDLL | None:
 
 
 @functools.cache
-def _nvrtc() -> ctypes.CDLL | None:
+def _nvrtc() -> Any:
     major = (torch.version.cuda or "0").split(".")[0]
     if sys.platform == "win32":
         names = [f"nvrtc64_{major}0_0.dll", "nvrtc64_112_0.dll"]

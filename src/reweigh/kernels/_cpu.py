@@ -42,9 +42,9 @@ class Residue:
     rest: Tensor  # sum of share over the other classes
     log_odds: Tensor
     odd: Tensor | None  # rows computed by the composite form
-    highest: Tensor | None  # (n, 1[, d]) the largest logit
-    top: Tensor | None  # (n, 1[, d]) its index, where the forward pass needed it
-    fields: Mapping[str, Tensor]
+    highest: Any  # (n, 1[, d]) the largest logit, None where no field asks for it
+    top: Any  # (n, 1[, d]) its index, where the forward pass needed it
+    fields: dict[str, Tensor]
     unmasked: bool = False  # no logit is -inf, as far as the forward pass had to know
 
 
@@ -426,7 +426,7 @@ def _top_gradient(u: Tensor, target: Tensor, residue: Residue, given: Mapping[st
     away = share.sum(1)
     share.scatter_(1, at_top, first)
     away = torch.where(right, away, away + residue.true)
-    g = given.get("confidence_log_odds")
+    g: Any = given.get("confidence_log_odds")
     if "log_top" in given:
         miss = away / (away + torch.where(right, residue.true, first.squeeze(1)))
         part = given["log_top"] * miss

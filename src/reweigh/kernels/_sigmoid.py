@@ -6,6 +6,7 @@ import ctypes
 import functools
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -141,12 +142,12 @@ def strides_of(tensor: Tensor | None) -> Strides | None:
     return Strides(tensor.stride(0), tensor.stride(1), inner)
 
 
-def _folded(tensor: Tensor | None) -> Tensor | None:
+def _folded(tensor: Any) -> Any:
     return tensor if tensor is None or strides_of(tensor) is not None else tensor.contiguous()
 
 
 def total(
-    z: Tensor, *, label: Tensor, pricing: Pricing, gradient: bool, costs: bool, incoming: Tensor | None = None
+    z: Tensor, label: Tensor, pricing: Pricing, *, gradient: bool, costs: bool, incoming: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
     """The sum of the weighted costs, or with `costs` each of them; the gradient times `incoming`; its missing factor."""
     z, label = _folded(z.detach()), label.contiguous() if pricing.labels == INDEX else _folded(label)

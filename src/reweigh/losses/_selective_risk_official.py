@@ -9,6 +9,7 @@ counts are float32.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,8 @@ def official_cost(
     tau = linear_quantile(scores, evidence.kept, coverage).to(scores.dtype)
     counted = scores.numel() if evidence.kept is None else evidence.kept.sum().to(scores.dtype)
     size = counted if batch_size is None else batch_size
-    low, high = 1.0 / (size + 1), size / (size + 1)
+    low: Any = 1.0 / (size + 1)
+    high: Any = size / (size + 1)
     at_tau = _smoothed(tau, counts, smoothing).clamp(low, high)
     at_score = _smoothed(scores, counts, smoothing).clamp(low, high)
     weight = torch.where(scores >= tau, -torch.log(1.0 - at_tau), -torch.log(1.0 - at_score))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..module import Loss
 from ._checks import apply_if, check
 from ._compare import demand, demand_close, demand_equal
 from ._reference import Priced, priced
@@ -15,14 +16,14 @@ from ._subject import Data, Subject, draw
 TIGHT: dict[str, Any] = {"relative": 1e-9, "absolute": 1e-12}
 
 
-def _value_and_gradient(loss, logits: Tensor, target: Tensor, **keywords) -> tuple[Tensor, Tensor]:
+def _value_and_gradient(loss: Loss, logits: Tensor, target: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
     logits = logits.detach().requires_grad_()
     value = loss(logits, target, **keywords)
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     return value.detach(), gradient
 
 
-def _all_reductions(subject: Subject, data: Data, what: str, common: dict, **weights) -> None:
+def _all_reductions(subject: Subject, data: Data, what: str, common: dict[str, Any], **weights: Any) -> None:
     """none, sum and mean of the loss, with gradients, against the loops of the reference."""
     logits = data.logits.clone().requires_grad_()
     held = {name: value for name, value in common.items() if value is not None}

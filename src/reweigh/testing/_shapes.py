@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..module import Loss
 from ._checks import apply_if, check
 from ._compare import demand, demand_close
 from ._subject import Data, Subject, draw
@@ -15,7 +16,7 @@ from ._subject import Data, Subject, draw
 TIGHT: dict[str, Any] = {"relative": 1e-9, "absolute": 1e-12}
 
 
-def _costs_and_gradient(loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _costs_and_gradient(loss: Loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits.detach().requires_grad_()
     cost = loss(logits, target)
     (gradient,) = torch.autograd.grad(cost.sum(), logits)
@@ -56,7 +57,7 @@ def dense_weights(subject: Subject) -> None:
     rows = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64, device=z.device)
     places = rows.unsqueeze(1) * torch.linspace(0.5, 1.5, 4, dtype=torch.float64, device=z.device)
     weight = torch.linspace(0.2, 2.0, z.shape[1], dtype=torch.float64)
-    common = {} if subject.rule.per_row else {"class_weight": weight}
+    common: dict[str, Any] = {} if subject.rule.per_row else {"class_weight": weight}
     loss = subject.built(**common)
     flat_y = y.flatten() if y.dim() < z.dim() else y.movedim(1, -1).flatten(0, -2)
     flat_z = z.movedim(1, -1).flatten(0, -2)
