@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from ..module import Loss
 from ._checks import apply_if, check
 from ._compare import demand, demand_close, demand_equal
 from ._reference import priced
@@ -15,7 +18,7 @@ POINTS = 3
 REPEATED = 1e-10  # atomic sums on a device come in any order
 
 
-def _function(subject: Subject, seed: int):
+def _function(subject: Subject, seed: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Costs as a function of float64 logits, and the logits."""
     data = draw(subject, 8 if subject.rule.coupled else 3, classes=4, seed=seed, spread=1.5)
     loss, target = subject.built(reduction="none"), subject.place(data.target)
@@ -67,7 +70,7 @@ def second_derivative(subject: Subject) -> None:
     )  # fmt: skip
 
 
-def _gradient_penalty(loss, logits: Tensor, target: Tensor) -> Tensor:
+def _gradient_penalty(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
     logits = logits.detach().requires_grad_()
     return _penalty(loss(logits, target), logits)
 

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..evidence import Evidence
+from ..module import Loss
 from ._checks import apply_if, check
 from ._compare import demand, demand_close, demand_equal, demand_finite
 from ._subject import Subject, draw
 
 
-def _value(subject: Subject, loss) -> Tensor:
+def _value(subject: Subject, loss: Loss) -> Tensor:
     data = draw(subject, 8, seed=60)
     return loss(subject.place(data.logits), subject.place(data.target)).detach()
 
@@ -63,7 +64,7 @@ def types_of_state(subject: Subject) -> None:
             demand_equal(value, before, f"{name} after .{how}()", mend="")
 
 
-def _snapshot(loss) -> dict[str, Tensor]:
+def _snapshot(loss: Loss) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in loss.state().items()}
 
 

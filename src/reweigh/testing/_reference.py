@@ -71,7 +71,7 @@ def priced(
                 sample_weight=w,
                 ignore_index=ignore_index,
                 gradient_type=gradient_type,
-            )  # fmt: skip
+            )
             for z, y, w in zip(logits.split(1), target.split(1), weights, strict=True)
         ]
         return Priced(*(torch.cat([getattr(part, name) for part in parts]) for name in ("cost", "factor", "share")))
@@ -111,7 +111,12 @@ def _ones(cost: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def softmax_cost(
-    rule: Rule, state: State, logits: Tensor, target: Tensor, class_weight: Tensor | None = None, kept=None
+    rule: Rule,
+    state: State,
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None = None,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Evidence]:
     """cost(evidence) on the composite evidence, and the evidence. logits (n, K) float64, target (n,) legal indices."""
     scale = None if rule.scale is None else rule.scale(state)
@@ -126,7 +131,15 @@ def softmax_cost(
     return torch.where(forced, 0.0, cost), evidence
 
 
-def _softmax(rule, state, logits, target, class_weight, sample_weight, ignore_index) -> Priced:
+def _softmax(
+    rule: Rule,
+    state: State,
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None,
+    sample_weight: Tensor | None,
+    ignore_index: int,
+) -> Priced:
     kept = target != ignore_index
     legal = torch.where(kept, target, 0).long()
     cost, evidence = softmax_cost(rule, state, logits, legal, class_weight, kept)
@@ -139,7 +152,14 @@ def _softmax(rule, state, logits, target, class_weight, sample_weight, ignore_in
     return Priced(torch.where(kept, cost, 0.0), factor * weight, torch.where(kept, share * weight, 0.0))
 
 
-def _soft_softmax(rule, state, logits, target, class_weight, sample_weight) -> Priced:
+def _soft_softmax(
+    rule: Rule,
+    state: State,
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None,
+    sample_weight: Tensor | None,
+) -> Priced:
     """Every class in turn the outcome, n K calls by definition; or the rule's own soft form."""
     target = target.double()
     weight = _ones(target[:, 0], sample_weight)
@@ -166,7 +186,15 @@ def _soft_softmax(rule, state, logits, target, class_weight, sample_weight) -> P
     return Priced(torch.cat(rows), weight, weight)
 
 
-def _sigmoid(rule, state, logits, target, class_weight, sample_weight, ignore_index) -> Priced:
+def _sigmoid(
+    rule: Rule,
+    state: State,
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None,
+    sample_weight: Tensor | None,
+    ignore_index: int,
+) -> Priced:
     if rule.index_targets:
         kept = (target != ignore_index).unsqueeze(1).expand(logits.shape)
         legal = torch.where(target == ignore_index, 0, target).long()
@@ -184,7 +212,9 @@ def _sigmoid(rule, state, logits, target, class_weight, sample_weight, ignore_in
     return Priced(torch.where(kept, cost, 0.0), weight, kept.double())
 
 
-def _sigmoid_cost(rule, state, z, target, kept, offset) -> Tensor:
+def _sigmoid_cost(
+    rule: Rule, state: State, z: Tensor, target: Tensor, kept: Tensor | None, offset: Tensor | None
+) -> Tensor:
     def labelled(positive: Tensor, needs: tuple[str, ...]) -> Evidence:
         return sigmoid_evidence(z, positive, needs=needs, offset=offset, kept=kept)
 
@@ -201,7 +231,7 @@ def _sigmoid_cost(rule, state, z, target, kept, offset) -> Tensor:
     return target.double() * if_present + (1.0 - target.double()) * if_absent
 
 
-def _boxes(rule, state, boxes, target, sample_weight) -> Priced:
+def _boxes(rule: Rule, state: State, boxes: Tensor, target: Tensor, sample_weight: Tensor | None) -> Priced:
     evidence = box_evidence(boxes, target, needs=rule.needs)
     cost = rule.cost(evidence, state).double()
     weight = _ones(cost, sample_weight)

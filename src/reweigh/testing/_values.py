@@ -35,10 +35,8 @@ def costs_and_gradient(subject: Subject, data: Data, dtype: torch.dtype) -> tupl
     """Unreduced costs and the gradient of their weighted sum, by the loss."""
     logits = subject.place(data.logits, dtype).detach().requires_grad_()
     cost = subject.built(reduction="none")(logits, subject.place(data.target))
-    weight = weights_like(cost)
-    # A gradient wider than the costs' type keeps weighted sums out of what is measured.
-    cost.backward(weight)
-    return cost, logits.grad
+    (gradient,) = torch.autograd.grad(cost, logits, weights_like(cost))
+    return cost, gradient
 
 
 def expected_costs_and_gradient(
