@@ -58,18 +58,16 @@ def test_fitted_rows_by_id_by_score_and_by_note():
     assert "RW101" in codes(Context(table=bare, fit=replace(fit, ids=None)))
     noted = replace(fresh, about={"calibrator": "temperature_scaling", "fitted_share": 0.98})
     (finding,) = run_checks(Context(table=noted))
-    assert "temperature_scaling, which was fitted on these very rows (about 98 %" in finding.detected
+    assert "temperature_scaling, and about 98 % of the rows it was fitted on are here" in finding.detected
     assert "RW101" in {one.code for one in reweigh.evaluate(part, "accuracy", fit=fit, resamples=5).findings}
 
 
 def test_a_repaired_file_remembers(tmp_path):
     calibration = pytest.importorskip("reweigh.calibration")
-    from reweigh.evaluation import repaired
-
     fit, other = classifier(500, scale=3), classifier(500, scale=3, seed=4)
     calibrator = calibration.calibrator("temperature").fit(fit)
     for table, wanted in ((fit, {"RW101"}), (other, set())):
-        reweigh.save(repaired(calibrator, table), tmp_path / "r.parquet")
+        reweigh.save(calibrator.apply(table), tmp_path / "r.parquet")
         assert {
             one.code for one in reweigh.evaluate(tmp_path / "r.parquet", "accuracy", resamples=5).findings
         } == wanted

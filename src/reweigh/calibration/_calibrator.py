@@ -212,7 +212,7 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
             )
         check_is_fitted(self)
         if predictions.kind == "confidence":
-            return self._marked(self._apply_confidence(predictions))
+            return self._marked(self._apply_confidence(predictions), predictions)
         module, logits = self._build(), self._to_use(predictions)
         kind = predictions.kind if module.output == "log_probabilities" else "probabilities"
         values: Any = run_blocks(module, logits, kind)
@@ -222,7 +222,7 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
             values = torch.from_numpy(values).to(predictions.scores.dtype if wide else torch.float32).numpy()
         if isinstance(source, Tensor):
             values = torch.from_numpy(values).to(source.device)
-        return self._marked(predictions.with_scores(**{kind: values}))
+        return self._marked(predictions.with_scores(**{kind: values}), predictions)
 
     def _apply_confidence(self, predictions: Predictions) -> Predictions:
         raise bad_input(
@@ -231,10 +231,15 @@ class Calibrator(ClassifierMixin, TransformerMixin, BaseEstimator):
             expected="logits, log_probabilities or probabilities",
         )
 
-    def _marked(self, predictions: Predictions) -> Predictions:
+    def _marked(self, repaired: Predictions, before: Predictions) -> Predictions:
+        """With a note of who repaired it and how many of the fitted rows are in it, for whoever judges it later."""
         from ._storage import registered_name
 
-        return replace(predictions, about={**(predictions.about or {}), "calibrator": registered_name(self)})
+        notes = {"calibrator": registered_name(self), "fitted_share": self.overlap(before)}
+        counts = self.fitted_on_["class_counts"]
+        if counts is not None:
+            notes["fitted_class_counts"] = counts
+        return replace(repaired, about={**(before.about or {}), **notes}, _checked=False)
 
     def overlap(self, predictions: Predictions | Any) -> float:
         """Estimated share of the fitted rows that are among these, by their ids, else by their scores."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ._compare import Comparison, compare
     from ._compare_calibrators import compare_calibrators
     from ._evaluate import evaluate
-    from ._repair import repaired
     from ._result import Evaluation, Measure
 
 _PUBLIC = {
@@ -29,7 +28,6 @@ _PUBLIC = {
     "compare": "_compare",
     "compare_calibrators": "_compare_calibrators",
     "evaluate": "_evaluate",
-    "repaired": "_repair",
     "run_checks": "_checking",
 }
 

@@ -27,11 +27,11 @@ def verb(
 ) -> None:
     """Repair the confidence of predictions with a fitted calibrator."""
     from ... import calibration, files
-    from ...evaluation import Context, repaired, run_checks
+    from ...evaluation import Context, run_checks
 
     repair = calibration.load(calibrator)
     before = files.open(file, **columns)
-    after = repaired(repair, before)
+    after = repair.apply(before)
     files.save(after, output)
     findings = [
         finding for finding in run_checks(Context(table=after, label=file)) if finding.code in ("RW101", "RW105")

@@ -23,7 +23,7 @@ def fitted_rows(context: Context) -> str | None:
     share = (context.table.about or {}).get("fitted_share")
     if isinstance(share, (int, float)) and share > SHARE:
         name = (context.table.about or {}).get("calibrator", "a calibrator")
-        return f"{context.label} was repaired by {name}, which was fitted on these very rows (about {100 * share:.0f} % of them)."
+        return f"{context.label} was repaired by {name}, and about {100 * share:.0f} % of the rows it was fitted on are here."
     if context.fit is None or not len(context.fit):
         return None
     rows = common_rows(context.table, context.fit)
