@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from . import distributed, kernels
-from .evidence import FIRST_CHOICE_FIELDS, INDEX_FIELDS, Evidence
+from .evidence import FIRST_CHOICE_FIELDS, INDEX_FIELDS, Evidence, softmax_evidence
 from .inputs import INTEGERS, sigmoid_weight, softmax_weight
 from .kernels._tracing import Field, Traced, trace
 from .rules import Rule, State
 from .validation import NOTHING, OUT_OF_RANGE
 
 DECISIONS = 7  # made-up ones, to trace a rule with
+MOST_READY = 64  # ways of calling a loss that are remembered
 
 
 def serves(logits: Any) -> bool:
@@ -41,7 +42,9 @@ def priced(loss: Any, logits: Tensor, target: Any, sample_weight: Any, normalize
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
     rule = loss.rule
-    if rule.head == "boxes" or rule.coupled or rule.per_row or rule.normalize_rows is not None:
+    if rule.head == "boxes" or rule.per_row or rule.normalize_rows is not None:
+        return None
+    if rule.coupled and (rule.sums is None or rule.head == "sigmoid" or loss.process_group is not None):
         return None
     if not isinstance(target, Tensor) or target.device != logits.device or not logits.numel():
         return None
@@ -55,7 +58,7 @@ def priced(loss: Any, logits: Tensor, target: Any, sample_weight: Any, normalize
         return None
     if loss.validate == "strict":
         assert_fine(loss, logits)
-    return value.view(call.shape) if call.costs else value
+    return value.view(call.shape) if loss.reduction == "none" else value
 
 
 # ---------------------------------------------------------------------------- the node
@@ -65,23 +68,30 @@ class NoKernel(Exception):
     """The compiler refused; the plain way is open."""
 
 
-@dataclass(frozen=True)
 class _Call:
     """One call of a loss, for the forward and the backward pass."""
 
-    logits: Tensor
-    total: Callable[..., Any]  # a kernel's softmax_total or sigmoid_total, with everything but logits and gradients
-    multiply: Callable[..., Tensor]
-    plain: Callable[[Tensor], Tensor]  # the same by ordinary operators
-    costs: bool  # one number a decision, not their sum
-    shape: tuple[int, ...]  # of these numbers
+    __slots__ = ("given", "kernel", "logits", "loss", "normalizer", "pricing", "shape", "target", "weight")
+
+    def __init__(self, loss: Any, kernel: Any, pricing: Any, logits: Tensor, target: Tensor, shape: Any) -> None:
+        self.loss, self.kernel, self.pricing = loss, kernel, pricing
+        self.logits, self.target, self.shape = logits, target, shape
+        self.given = target  # these three as the plain way takes them
+        self.weight: Any = None
+        self.normalizer: Any = None
 
     def run(self, z: Tensor, *, gradient: bool, incoming: Tensor | None = None) -> Any:
         """(value, gradient, missing factor)."""
-        found = self.total(z, gradient=gradient, costs=self.costs, incoming=incoming)
+        total = self.kernel.softmax_total if self.loss.rule.head == "softmax" else self.kernel.sigmoid_total
+        costs = self.loss.reduction == "none"
+        found = total(z, self.target, self.pricing, gradient=gradient, costs=costs, incoming=incoming)
         if found is None:
             raise NoKernel
         return found
+
+    def plain(self, z: Tensor) -> Tensor:
+        """The same by ordinary operators."""
+        return self.loss._plain_price(z, self.given, self.weight, self.normalizer)
 
 
 class _Priced(torch.autograd.Function):
@@ -89,7 +99,8 @@ class _Priced(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, call: _Call) -> Tensor:
-        at_once = ctx.needs_input_grad[0] and not call.costs and z.dtype != torch.float16
+        costs = call.loss.reduction == "none"
+        at_once = ctx.needs_input_grad[0] and not costs and z.dtype != torch.float16
         value, ctx.gradient, ctx.missing = call.run(z, gradient=at_once)
         ctx.call = call
         ctx.save_for_backward(z)
@@ -102,7 +113,7 @@ class _Priced(torch.autograd.Function):
             return _plain_gradient(z, call, incoming, again=True), None
         gradient, ctx.gradient = ctx.gradient, None  # it is handed out, and multiplied in place
         if gradient is not None:
-            return call.multiply(gradient, incoming.contiguous(), ctx.missing), None
+            return call.kernel.multiply(gradient, incoming, ctx.missing), None
         if ctx.missing is not None:
             incoming = incoming * ctx.missing.to(incoming.dtype)
         try:
@@ -166,10 +177,39 @@ def _all_on(device: torch.device, *tensors: Tensor | None) -> bool:
 
 
 def _softmax(loss: Any, logits: Tensor, target: Tensor, sample_weight: Any, normalizer: Any) -> _Call | None:
-    rule, shape = loss.rule, (logits.shape[0], *logits.shape[2:])
+    shape = (logits.shape[0], *logits.shape[2:])
     if logits.dim() < 2 or target.shape != shape or target.dtype not in INTEGERS:
         return None
-    classes = logits.shape[1]
+    simple = sample_weight is None and normalizer is None and loss.process_group is None
+    ready = _ready(loss, logits) if simple else None
+    if ready is None:
+        ready = _prepared_softmax(loss, logits, target, sample_weight, normalizer, simple)
+        if ready is None:
+            return None
+    kernel, pricing = ready
+    z = logits if logits.dim() == 2 else logits.flatten(2)
+    target = target if target.dtype == torch.int64 else target.long()
+    if target.dim() > 1:
+        target = target.flatten(1)
+    target = target.contiguous()
+    if loss.process_group is not None and pricing.mean:
+        own = kernel.sum_of_weights(
+            target, z.shape[1], loss.ignore_index, pricing.class_weight, pricing.sample_weight
+        )  # fmt: skip
+        pricing = replace(pricing, denominator=distributed.total(own, loss.process_group))
+    call = _Call(loss, kernel, pricing, z, target, shape)
+    if not simple:
+        weight = pricing.sample_weight
+        call.weight = None if weight is None else weight.view(target.shape)
+        call.normalizer = normalizer
+    return call
+
+
+def _prepared_softmax(
+    loss: Any, logits: Tensor, target: Tensor, sample_weight: Any, normalizer: Any, simple: bool
+) -> tuple[Any, Any] | None:
+    """The kernels' module and everything but logits and targets; None: take the plain way."""
+    rule, classes = loss.rule, logits.shape[1]
     if classes <= rule.precise or rule.num_classes not in (None, classes):
         return None
     kernel = kernels.find(logits, "softmax")
@@ -177,39 +217,62 @@ def _softmax(loss: Any, logits: Tensor, target: Tensor, sample_weight: Any, norm
         return None
     state = loss.state()
     class_weight = loss._weight_of_classes(state, logits)
-    traced = _remembered(rule, (class_weight is not None,), partial(traced_softmax, rule, state))
+    scale = None if rule.scale is None else rule.scale(state)
+    offset = None if rule.offset is None else rule.offset(state)
+    if rule.coupled:
+        state = {**state, **_numbers_of_batch(loss, logits, target, scale, offset)}
+        rule, simple = rule.after_sums, False
+    key = (class_weight is not None, tuple(state))
+    traced = _remembered(rule, key, partial(traced_softmax, rule, state))
     if isinstance(traced, str):
         return None
     tables = traced.tables(state)
-    scale = None if rule.scale is None else rule.scale(state)
-    offset = None if rule.offset is None else rule.offset(state)
-    weight = None if sample_weight is None else softmax_weight(sample_weight, logits, shape, bool(loss.validate))
+    weight = None if sample_weight is None else softmax_weight(sample_weight, logits, target.shape, bool(loss.validate))
     numerator, denominator = _scaling(loss, normalizer)
     if not _all_on(logits.device, *tables, scale, offset, class_weight, denominator):
         return None
-    z, target = logits, target.long().contiguous()
-    if logits.dim() > 2:
-        z, target = logits.flatten(2), target.flatten(1)
-    class_weight = _vector(class_weight)
     mean = loss.reduction == "mean" and normalizer is None
-    if mean and loss.process_group is not None:
-        own = kernel.sum_of_weights(target, classes, loss.ignore_index, class_weight, weight)
-        denominator = distributed.total(own, loss.process_group)
     pricing = kernel.SoftmaxPricing(
         traced.code, rule.needs, tables, loss.ignore_index, numerator, mean, _vector(scale), _vector(offset),
-        class_weight, weight, rule.weighs_classes, denominator, flags(loss, z),
+        _vector(class_weight), weight, rule.weighs_classes, denominator, flags(loss, logits),
     )  # fmt: skip
-    plain = partial(
-        loss._plain_price,
-        target=target,
-        sample_weight=None if weight is None else weight.view(target.shape),
-        normalizer=normalizer,
-    )
-    total = partial(kernel.softmax_total, target=target, pricing=pricing)
-    return _Call(z, total, kernel.multiply, plain, loss.reduction == "none", shape)
+    if simple and scale is None and offset is None and class_weight is None and traced.steady(tables, state):
+        _keep_ready(loss, logits, (kernel, pricing))
+    return kernel, pricing
 
 
-def traced_softmax(rule: Rule, state: State, weighs: bool) -> Traced | str:
+def _numbers_of_batch(loss: Any, logits: Tensor, target: Tensor, scale: Any, offset: Any) -> State:
+    """What the rows of a coupled rule know of each other, by a first reading of the logits."""
+    rule = loss.rule
+    z = logits.detach() if logits.dim() == 2 else logits.detach().flatten(2)
+    legal, kept = legal_targets(loss, target.long() if target.dim() == 1 else target.long().flatten(1), z.shape[1])
+    with torch.no_grad():
+        evidence = softmax_evidence(z, legal, needs=rule.needs, scale=scale, offset=offset, kept=kept)
+        return rule.sums(evidence, loss.state())
+
+
+# What a loss needs at every call alike, kept until one of its settings, or the place of its state, is another.
+_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _key(loss: Any, logits: Tensor) -> Any:
+    places = tuple(value.data_ptr() for value in loss.state().values())
+    return logits.dtype, logits.device, logits.shape[1], loss.reduction, loss.ignore_index, loss.validate, places
+
+
+def _ready(loss: Any, logits: Tensor) -> Any:
+    known = _calls.get(loss)
+    return None if known is None or loss.class_weight is not None else known.get(_key(loss, logits))
+
+
+def _keep_ready(loss: Any, logits: Tensor, ready: Any) -> None:
+    known = _calls.setdefault(loss, {})
+    if len(known) >= MOST_READY:
+        known.clear()
+    known[_key(loss, logits)] = ready
+
+
+def traced_softmax(rule: Rule, state: State, weighs: bool, names: tuple[str, ...] = ()) -> Traced | str:
     """A softmax rule in C, or why there is none."""
     fields: dict[str, Field] = {}
     for name in rule.needs:
@@ -276,10 +339,10 @@ def _sigmoid(loss: Any, logits: Tensor, target: Tensor, sample_weight: Any, norm
         _vector(class_weight), None if weight is None else weight.expand(logits.shape), denominator,
         flags(loss, logits),
     )  # fmt: skip
-    plain = partial(loss._plain_price, target=target, sample_weight=weight, normalizer=normalizer)
     label = target.long() if labels == kernel.INDEX else target
-    total = partial(kernel.sigmoid_total, label=label, pricing=pricing)
-    return _Call(logits, total, kernel.multiply, plain, loss.reduction == "none", tuple(logits.shape))
+    call = _Call(loss, kernel, pricing, logits, label, tuple(logits.shape))
+    call.given, call.weight, call.normalizer = target, weight, normalizer
+    return call
 
 
 def _kind_of_labels(rule: Rule, logits: Tensor, target: Tensor, kernel: Any) -> int | None:

@@ -8,6 +8,7 @@ the next call, or at `loss.check()`, which waits for it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,20 +32,20 @@ MEANING = {
 class Findings:
     """What was found on devices and not yet said; one to a loss, never saved."""
 
-    pending: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    pending: dict[torch.device, tuple[Tensor, Tensor, ctypes.c_longlong]] = field(default_factory=dict)
 
     def flag(self, device: torch.device) -> Tensor:
         """The device's number, smaller than NOTHING once something bad was seen."""
         if device not in self.pending:
             on_device = torch.full((), NOTHING, dtype=torch.int64, device=device)
             on_host = torch.full((), NOTHING, dtype=torch.int64, pin_memory=device.type == "cuda")
-            self.pending[device] = (on_device, on_host)
+            self.pending[device] = (on_device, on_host, ctypes.c_longlong.from_address(on_host.data_ptr()))
         return self.pending[device][0]
 
     def addresses(self, device: torch.device) -> tuple[int, int]:
         """Where a kernel lowers the device's number, and where it tells the host of it."""
         self.flag(device)
-        on_device, on_host = self.pending[device]
+        on_device, on_host, _ = self.pending[device]
         return on_device.data_ptr(), on_host.data_ptr()
 
     def note(self, codes: Tensor) -> None:
@@ -61,12 +62,14 @@ class Findings:
         """Copy the device's number to the host, without waiting."""
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return  # a graph replays the kernels; `check` reads the flag
-        on_device, on_host = self.pending[device]
+        on_device, on_host, _ = self.pending[device]
         on_host.copy_(on_device, non_blocking=True)
 
     def raise_arrived(self, *, wait: bool = False) -> None:
         """Raise what has arrived; with `wait`, everything up to now."""
-        for device, (on_device, on_host) in self.pending.items():
+        for device, (on_device, on_host, told) in self.pending.items():
+            if not wait and told.value == NOTHING:
+                continue
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 continue
             packed = int(on_device if wait else on_host)

@@ -188,6 +188,9 @@ class Writer:
     def _gather(self, step: Step, dtype: torch.dtype, f: str) -> str:
         return self._looked_up(step.arguments[0], [step.arguments[2]], dtype)
 
+    def _take(self, step: Step, dtype: torch.dtype, f: str) -> str:
+        return self._looked_up(step.arguments[0], [step.arguments[1]], dtype)
+
     def _index_select(self, step: Step, dtype: torch.dtype, f: str) -> str:
         return self._looked_up(step.arguments[0], [step.arguments[2]], dtype)
 
@@ -261,7 +264,7 @@ class Writer:
 OTHERS = {
     name.removeprefix("_")
     for name in ("_where", "_masked_fill", "_clamp", "_pow", "_bitwise_not", "_logaddexp", "_index", "_gather")
-} | {"index_select", "bucketize", "searchsorted"}
+} | {"index_select", "take", "bucketize", "searchsorted"}
 
 
 def _literal(value: Any, dtype: torch.dtype) -> str:

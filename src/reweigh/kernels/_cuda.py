@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _sigmoid, _softmax
+from . import _sigmoid, _softmax, _statistics
 from ._compiler import why_not
 from ._launch import LABEL_NAMES, legal_targets, multiply, sum_of_weights
 
@@ -31,6 +31,9 @@ MOST_CLASSES = 2**30
 legal_targets = legal_targets
 multiply = multiply
 sum_of_weights = sum_of_weights
+count_in_bins = _statistics.count_in_bins
+quantile = _statistics.quantile
+cubic_pieces = _statistics.cubic_pieces
 softmax_total = _softmax.total
 sigmoid_total = _sigmoid.total
 HARD, SOFT, OWN, INDEX = _sigmoid.HARD, _sigmoid.SOFT, _sigmoid.OWN, _sigmoid.INDEX

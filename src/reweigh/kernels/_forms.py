@@ -33,7 +33,8 @@ class Form:
     cluster: int = 1
     chunks: int = 1
     keep: int = 1
-    min_blocks: int = 6
+    min_blocks: int = 6  # on a multiprocessor, which bounds the registers of a thread
+    waves: int = 1  # times the blocks that fit on the device at once
 
     @property
     def capacity(self) -> int:

@@ -14,6 +14,7 @@ from ._compiler import Kernel, load
 
 MOST_BLOCKS = 16_384
 MOST_TABLES = 16
+TICKETS = 1024  # for launches in captured graphs
 C_NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 LABEL_NAMES = {
     **C_NAMES,
@@ -27,7 +28,8 @@ LABEL_NAMES = {
 }
 Pointer = ctypes.c_void_p
 
-_scratch: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+_streams: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+_tickets: dict[int, list[Tensor]] = {}
 
 
 def stream_of(index: int) -> int:
@@ -38,20 +40,22 @@ def stream_of(index: int) -> int:
 def scratch(device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
     """A ticket that is 0 between launches, and room for the blocks' partial sums.
 
-    Launches on one stream follow each other and share it. A graph being captured may be replayed beside other
-    streams, so its launches get memory of their own.
+    Launches on one stream follow each other and share them. A graph that is being captured may be replayed beside
+    other work, so each of its launches gets a ticket of its own, set to 0 before: nothing is added to the graph.
     """
     if torch.cuda.is_current_stream_capturing():
-        return _new_scratch(device)
+        waiting = _tickets.get(device.index) or [torch.zeros(1, dtype=torch.int32, device=device)]
+        return waiting.pop(), _room(device)
     key = (device.index, stream)
-    if key not in _scratch:
-        _scratch[key] = _new_scratch(device)
-    return _scratch[key]
+    if key not in _streams:
+        own, *others = torch.zeros(TICKETS + 1, dtype=torch.int32, device=device).split(1)
+        _tickets.setdefault(device.index, []).extend(others)
+        _streams[key] = own, _room(device)
+    return _streams[key]
 
 
-def _new_scratch(device: torch.device) -> tuple[Tensor, Tensor]:
-    ticket = torch.zeros(1, dtype=torch.int32, device=device)
-    return ticket, torch.empty(2 * MOST_BLOCKS, dtype=torch.float64, device=device)
+def _room(device: torch.device) -> Tensor:
+    return torch.empty(2 * MOST_BLOCKS, dtype=torch.float64, device=device)
 
 
 @functools.cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from ._launch import (
 )
 
 FEW = 6  # forms compiled for a rule and a type, before other widths share them
+MOST_PLANS = 1024  # shapes remembered
 COUNTS_HERE = 2048  # rows up to which every block counts what the mean divides by itself
 
 # The order of `field` in softmax.cu; with the type of each number.
@@ -83,22 +84,9 @@ class Settings:
     offset: bool = False
     weighted_sum: bool = False
     gradient: bool = False
+    extras: bool = True  # weights, incoming gradients, numbers a row
     price: str | None = None  # a rule in C
     fields: tuple[str, ...] = ()  # evidence stored, or differentiated
-
-
-@dataclass
-class Work:
-    """One launch: tensors by the names of `Call`, and its numbers."""
-
-    z: Tensor
-    target: Tensor
-    settings: Settings
-    tensors: dict[str, Tensor | None] = field(default_factory=dict)
-    numbers: dict[str, Any] = field(default_factory=dict)
-    tables: list[Tensor] = field(default_factory=list)
-    fields: dict[str, Tensor] = field(default_factory=dict)
-    flags: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -129,7 +117,7 @@ def _macros(dtype: torch.dtype, form: _forms.Form, settings: Settings) -> dict[s
         "THREADS": form.threads, "TEAM": form.team, "CLUSTER": form.cluster, "CHUNKS": form.chunks,
         "KEEP": form.keep, "MIN_BLOCKS": form.min_blocks, "SCALE": int(settings.scale),
         "OFFSET": int(settings.offset), "WEIGHTED_SUM": int(settings.weighted_sum),
-        "PRICED": int(settings.price is not None), "GRADIENT": int(settings.gradient),
+        "EXTRAS": int(settings.extras), "PRICED": int(settings.price is not None), "GRADIENT": int(settings.gradient),
         **{name: int(bool(words & settings.needs)) for name, words in NEEDS.items()},
         **{f"FIELD_{name}": place for place, name in enumerate(FIELDS)},
         "FIELDS(X)": " ".join(f"X({name})" for name in settings.fields),
@@ -189,39 +177,81 @@ def _rows_of(z: Tensor, gradient: Tensor | None) -> _forms.Rows:
 # ---------------------------------------------------------------- launching
 
 
-def run(work: Work) -> bool:
-    """Launch; false where there is no kernel, and nothing was done."""
-    z, gradient = work.z, work.tensors.get("gradient")
-    index = z.device.index
-    chosen = _chosen(index, z.dtype, _rows_of(z, gradient), work.settings)
+@dataclass(frozen=True)
+class _Plan:
+    """What launches of one shape have in common."""
+
+    kernel: Kernel
+    blocks: int
+    call: Call
+
+
+_plans: dict[Any, _Plan | None] = {}
+
+
+def _plan(z: Tensor, gradient: Tensor | None, settings: Settings) -> _Plan | None:
+    """The kernel and the numbers that describe the layout; None where nothing could be compiled."""
+    key = (z.device.index, z.dtype, z.shape, z.stride(), z.data_ptr() & 15, settings)
+    if gradient is not None:
+        key += (gradient.stride(), gradient.data_ptr() & 15)
+    if key not in _plans:
+        if len(_plans) >= MOST_PLANS:
+            _plans.clear()
+        _plans[key] = _new_plan(z, gradient, settings)
+    return _plans[key]
+
+
+def _new_plan(z: Tensor, gradient: Tensor | None, settings: Settings) -> _Plan | None:
+    chosen = _chosen(z.device.index, z.dtype, _rows_of(z, gradient), settings)
     if chosen is None:
-        return False
+        return None
     form, kernel = chosen
-    stream = stream_of(index)
-    ticket, partial = scratch(z.device, stream)
-    inner = z.dim() == 3
-    call = Call(
-        logits=z.data_ptr(), target=work.target.data_ptr(), ticket=ticket.data_ptr(), partial=partial.data_ptr()
-    )
-    call.rows, call.classes, call.inner = work.target.numel(), z.shape[1], z.shape[2] if inner else 1
-    call.row_stride, call.class_stride, call.inner_stride = z.stride(0), z.stride(1), z.stride(2) if inner else 0
+    deep = z.dim() == 3
+    call = Call(rows=z.numel() // z.shape[1], classes=z.shape[1], inner=z.shape[2] if deep else 1, numerator=1.0)
+    call.row_stride, call.class_stride, call.inner_stride = z.stride(0), z.stride(1), z.stride(2) if deep else 0
     if gradient is not None:
         call.row_out, call.class_out = gradient.stride(0), gradient.stride(1)
-        call.inner_out = gradient.stride(2) if inner else 0
-    call.flag, call.host_flag = work.flags
-    call.numerator = 1.0
-    for name, tensor in work.tensors.items():
+        call.inner_out = gradient.stride(2) if deep else 0
+    teams = min(
+        -(-call.rows // form.rows_at_once),
+        max(1, kernel.blocks_at_once * form.waves // form.cluster),
+        MOST_BLOCKS // form.cluster,
+    )
+    return _Plan(kernel, teams * form.cluster, call)
+
+
+def run(
+    z: Tensor,
+    target: Tensor,
+    settings: Settings,
+    *,
+    tensors: Mapping[str, Tensor | None],
+    flags: tuple[int | None, int | None],
+    tables: Sequence[Tensor] = (),
+    fields: Mapping[str, Tensor] | None = None,
+    **numbers: Any,
+) -> bool:
+    """Launch; tensors and numbers go by the names of `Call`. False where there is no kernel: nothing was done."""
+    plan = _plan(z, tensors.get("gradient"), settings)
+    if plan is None:
+        return False
+    stream = stream_of(z.device.index)
+    ticket, partial = scratch(z.device, stream)
+    call = Call.from_buffer_copy(plan.call)
+    call.logits, call.target = z.data_ptr(), target.data_ptr()
+    call.ticket, call.partial = ticket.data_ptr(), partial.data_ptr()
+    call.flag, call.host_flag = flags
+    for name, tensor in tensors.items():
         if tensor is not None:
             setattr(call, name, tensor.data_ptr())
-    for name, number in work.numbers.items():
+    for name, number in numbers.items():
         setattr(call, name, number)
-    for place, table in enumerate(work.tables):
+    for place, table in enumerate(tables):
         call.table[place] = table.data_ptr()
-    for name, tensor in work.fields.items():
-        call.field[PLACE[name]] = tensor.data_ptr()
-    teams = -(-call.rows // form.rows_at_once)
-    teams = min(teams, max(1, kernel.blocks_at_once // form.cluster), MOST_BLOCKS // form.cluster)
-    kernel.launch(teams * form.cluster, call, stream)
+    if fields:
+        for name, tensor in fields.items():
+            call.field[PLACE[name]] = tensor.data_ptr()
+    plan.kernel.launch(plan.blocks, call, stream)
     return True
 
 
@@ -238,7 +268,7 @@ def side_by_side(z: Tensor) -> Tensor:
 @functools.cache
 def _evidence_settings(needs: tuple[str, ...], scale: bool, offset: bool, weighted: bool, gradient: bool) -> Settings:
     weighted = weighted and "sum_log_p" in needs
-    return Settings(frozenset(needs), scale, offset, weighted, gradient, None, needs)
+    return Settings(frozenset(needs), scale, offset, weighted, gradient, True, None, needs)
 
 
 def forward(z: Tensor, target: Tensor, link: Any) -> dict[str, Tensor] | None:
@@ -249,9 +279,8 @@ def forward(z: Tensor, target: Tensor, link: Any) -> dict[str, Tensor] | None:
     )
     fields = {name: torch.empty(target.shape, dtype=FIELDS[name], device=z.device) for name in link.needs}
     forced = torch.empty(target.shape, dtype=torch.bool, device=z.device)
-    work = Work(z, target.contiguous(), settings, _tensors(link) | {"forced": forced}, {"ignored": -1}, fields=fields)
-    work.flags = link.flags
-    if not run(work):
+    tensors = {**_tensors(link), "forced": forced}
+    if not run(z, target.contiguous(), settings, tensors=tensors, flags=link.flags, fields=fields, ignored=-1):
         return None
     link.forced.append(forced)
     return fields
@@ -265,9 +294,9 @@ def backward(z: Tensor, target: Tensor, link: Any, given: Mapping[str, Tensor]) 
     )
     gradient = torch.empty_like(z)
     fields = {name: value.to(FIELDS[name]).contiguous() for name, value in given.items()}
-    tensors = _tensors(link) | {"gradient": gradient}
-    work = Work(z, target.contiguous(), settings, tensors, {"ignored": -1}, fields=fields)
-    return gradient if run(work) else None
+    tensors = {**_tensors(link), "gradient": gradient}
+    done = run(z, target.contiguous(), settings, tensors=tensors, flags=(None, None), fields=fields, ignored=-1)
+    return gradient if done else None
 
 
 def _tensors(link: Any) -> dict[str, Tensor | None]:
@@ -289,19 +318,20 @@ def _numbers(values: Tensor | None) -> Tensor | None:
 
 @functools.cache
 def _pricing_settings(
-    price: str, needs: tuple[str, ...], scale: bool, offset: bool, weighted: bool, gradient: bool
+    price: str, needs: tuple[str, ...], scale: bool, offset: bool, weighted: bool, gradient: bool, extras: bool
 ) -> Settings:
-    return Settings(frozenset(needs), scale, offset, weighted and "sum_log_p" in needs, gradient, price)
+    return Settings(frozenset(needs), scale, offset, weighted and "sum_log_p" in needs, gradient, extras, price)
 
 
 def total(
-    z: Tensor, *, target: Tensor, pricing: Pricing, gradient: bool, costs: bool, incoming: Tensor | None = None
+    z: Tensor, target: Tensor, pricing: Pricing, *, gradient: bool, costs: bool, incoming: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, None] | None:
     """The sum of the weighted costs, or with `costs` each of them, and the gradient times `incoming`."""
-    z = side_by_side(z.detach())
+    z = side_by_side(z)
+    extras = costs or incoming is not None or pricing.class_weight is not None or pricing.sample_weight is not None
     settings = _pricing_settings(
         pricing.price, pricing.needs, pricing.scale is not None, pricing.offset is not None,
-        pricing.class_weight is not None, gradient,
+        pricing.class_weight is not None, gradient, extras,
     )  # fmt: skip
     slope = torch.empty_like(z) if gradient else None
     value = torch.empty(target.shape if costs else (), dtype=torch.float32, device=z.device)
@@ -317,13 +347,12 @@ def total(
         "scale": pricing.scale, "offset": pricing.offset, "class_weight": pricing.class_weight,
         "sample_weight": pricing.sample_weight,
     }  # fmt: skip
-    numbers = {
-        "ignored": pricing.ignored, "numerator": pricing.numerator, "counts_here": here,
-        "costs_class_weight": int(not pricing.weighs_classes),
-        "incoming_step": int(incoming is not None and incoming.dim() > 0),
-    }  # fmt: skip
-    work = Work(z, target, settings, tensors, numbers, pricing.tables, flags=pricing.flags)
-    return (value, slope, None) if run(work) else None
+    done = run(
+        z, target, settings, tensors=tensors, flags=pricing.flags, tables=pricing.tables, ignored=pricing.ignored,
+        numerator=pricing.numerator, counts_here=here, costs_class_weight=int(not pricing.weighs_classes),
+        incoming_step=int(incoming is not None and incoming.dim() > 0),
+    )  # fmt: skip
+    return (value, slope, None) if done else None
 
 
 PLACE = {name: place for place, name in enumerate(FIELDS)}

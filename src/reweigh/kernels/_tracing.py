@@ -133,6 +133,11 @@ class Traced:
         with torch.no_grad():
             return [table.contiguous() for table in self.tables_of.read(list(state.values()))]
 
+    def steady(self, tables: Sequence[Tensor], state: Mapping[str, Tensor]) -> bool:
+        """Are these tables parts of the state itself, so that they hold what it holds from now on?"""
+        places = {value.untyped_storage().data_ptr() for value in state.values()}
+        return all(table.untyped_storage().data_ptr() in places for table in tables)
+
 
 def trace(
     cost_of: Callable[[dict[str, Tensor], dict[str, Tensor]], Tensor],
@@ -211,7 +216,7 @@ class _Recorder(TorchDispatchMode):
             if function in COMPOUND:
                 return COMPOUND[function](*args, **kwargs)
             if function.overloadpacket in RARE:
-                return torch._decomp.get_decompositions([function])[function](*args, **kwargs)
+                return torch._decomp.get_decompositions([function])[function](*args, **kwargs)  # type: ignore[attr-defined]
             made = function.decompose(*args, **kwargs)
         if made is not NotImplemented:
             return made

@@ -122,6 +122,22 @@ DEVICE float inverse(float x) {
     return y;
 }
 
+// log x for x of 1 or more, to 2^-22 (not relative: near 1 the logarithm itself is near 0).
+DEVICE float quick_log(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y * 0.6931471805599453f;
+}
+
+// log(1 + x) on [0, 1] to 2^-23: 2 artanh(s), s = x / (2 + x), by a polynomial in s^2 with an error of 2^-27.
+DEVICE float log_one_plus(float x) {
+    float s = x * inverse(2.0f + x), t = s * s;
+    float sum = __fmaf_rn(t, 0.28011995f, 0.28001804f);
+    sum = __fmaf_rn(t, sum, 0.40021527f);
+    sum = __fmaf_rn(t, sum, 0.66666416f);
+    return __fmaf_rn(s * t, sum, s + s);
+}
+
 // ---------------------------------------------------------------- talk among threads
 
 DEVICE int lane_number() { return threadIdx.x & 31; }
@@ -171,6 +187,12 @@ DEVICE bool arrived_last(u32* ticket, u32 last) {
 DEVICE void keep_smallest(i64* at, i64 value) { atomicMin(at, value); }
 DEVICE i64 smallest_kept(const i64* at) { return *(volatile const i64*)at; }
 DEVICE double read_fresh(const double* at) { return __ldcg(at); }
+DEVICE void count_up(u32* at, u32 number) { atomicAdd(at, number); }
+DEVICE u32 count_read(const u32* at) { return *(volatile const u32*)at; }
+DEVICE void keep_smallest_key(u64* at, u64 key) { atomicMin(at, key); }
+DEVICE u64 fresh_key(const u64* at) { return *(volatile const u64*)at; }
+DEVICE u64 bits_of(double x) { return __double_as_longlong(x); }
+DEVICE double number_with(u64 bits) { return __longlong_as_double(bits); }
 DEVICE void tell_host(i64* at, i64 value) {
     *(volatile i64*)at = value;
     __threadfence_system();

@@ -72,15 +72,6 @@ struct Spot { i64 row, within; int k; };  // element (row, k, within) of (n, cla
 
 struct Priced { float cost, slope; };
 
-// log(1 + x) on [0, 1] to 2^-23: 2 artanh(s), s = x / (2 + x), by a polynomial in s^2 with an error of 2^-27.
-DEVICE float log_one_plus(float x) {
-    float s = x * inverse(2.0f + x), t = s * s;
-    float sum = __fmaf_rn(t, 0.28011995f, 0.28001804f);
-    sum = __fmaf_rn(t, sum, 0.40021527f);
-    sum = __fmaf_rn(t, sum, 0.66666416f);
-    return __fmaf_rn(s * t, sum, s + s);
-}
-
 DEVICE Fields evidence_of(float m, float share, float& small) {
     m = fminf(fmaxf(m, -SURE), SURE);
     small = power_of_two(-fabsf(m) * LOG2_E);
@@ -105,6 +96,7 @@ DEVICE Priced priced_present(const Call& call, const Spot& spot, float z, float 
     return {cost, chain(slopes, z, small)};
 }
 
+#if LABELS != OWN
 DEVICE Priced priced_absent(const Call& call, const Spot& spot, float z) {
     float small, cost;
     Slopes slopes;
@@ -112,6 +104,7 @@ DEVICE Priced priced_absent(const Call& call, const Spot& spot, float z) {
     price_absent(call, spot, fields, cost, slopes);
     return {cost, -chain(slopes, -z, small)};
 }
+#endif
 
 #if LABELS == SOFT
 RARELY Priced priced_between(const Call& call, const Spot& spot, float z, float share) {

@@ -32,6 +32,7 @@
 //   SCALE, OFFSET    u = z * scale + offset, per class
 //   WEIGHTED_SUM     sum_log_p weighs classes
 //   NEED_...         which evidence is asked for
+//   EXTRAS           something beside logits and targets: weights, incoming gradients, a number a row to write
 //   PRICED           the rule is in `price`; else STORES evidence, or loads its derivatives
 //   GRADIENT         write the gradient
 //   FIELDS(X)        evidence stored or differentiated: X(name)
@@ -48,6 +49,8 @@
 #define POSTS (WARPS * CLUSTER)
 #define TEAMS (THREADS / TEAM)
 #define KEEPS_LOGITS (NEED_ENTROPY || NEED_SUM_LOG_P)  // instead of their exponentials, for the gradient
+// Beyond the row's end there are minus infinities, which change nothing; but what is looked up by class must be there.
+#define BOUNDED (!KEEP || SHIFTED || WEIGHTED_SUM)
 #define LOG2_E 1.4426950408889634f
 #define SURE 1e30f
 #define NOTHING_BAD (1ll << 62)
@@ -446,12 +449,11 @@ struct Row {
 // log p, log(1 - p) and both without logarithms, from the log-odds.
 DEVICE void set_probability(Row& row) {
     Fields& f = row.fields;
-    float small = expf(-fabsf(f.log_odds)), tail = log1pf(small), larger = 1.0f / (1.0f + small);
+    const float small = expf(-fabsf(f.log_odds)), tail = log_one_plus(small), larger = inverse(1.0f + small);
     f.log_p = fminf(f.log_odds, 0.0f) - tail;
     f.log_miss = fminf(-f.log_odds, 0.0f) - tail;
     row.p = f.log_odds > 0 ? larger : small * larger;
     row.miss = f.log_odds > 0 ? small * larger : larger;
-    if (f.log_odds != f.log_odds) f.log_p = f.log_miss = row.p = row.miss = f.log_odds;
 }
 
 #if PRECISE
@@ -467,16 +469,16 @@ DEVICE void describe_odds(const Sums& s, Row& row) {
     row.log_unit = f.log_second, row.unit = expf(row.log_unit);
     if (row.true_is_top) {
         f.log_odds = f.confidence_log_odds;
-        row.share = row.most_share = 1.0f / (float)row.tail;
+        row.share = row.most_share = inverse((float)row.tail);
         set_probability(row);
         row.log_q = f.log_second, row.q = row.unit;
         row.not_q = row.p + row.unit * (float)s.rest;
     } else {  // the largest other is the first choice
         float distance = expf(-(float)lead), beside = distance * (float)s.rest;
         f.log_odds = minus(row.truth, row.most) - log1pf(beside);
-        row.most_share = 1.0f / (1.0f + beside), row.share = distance * row.most_share;
+        row.most_share = inverse(1.0f + beside), row.share = distance * row.most_share;
         set_probability(row);
-        float small = expf(-fabsf((float)f.confidence_log_odds)), larger = 1.0f / (1.0f + small);
+        float small = expf(-fabsf((float)f.confidence_log_odds)), larger = inverse(1.0f + small);
         row.log_q = f.log_top;
         row.q = f.confidence_log_odds > 0 ? larger : small * larger;
         row.not_q = f.confidence_log_odds > 0 ? small * larger : larger;
@@ -486,9 +488,9 @@ DEVICE void describe_odds(const Sums& s, Row& row) {
 DEVICE void describe_odds(const Sums& s, Row& row) {
     Fields& f = row.fields;
     // Where the largest other is kept apart it adds its 1 here.
-    const float rest = PLACED ? 1.0f + s.rest : s.rest, log_rest = PLACED ? log1pf(s.rest) : logf(s.rest);
+    const float rest = PLACED ? 1.0f + s.rest : s.rest, log_rest = PLACED ? log1pf(s.rest) : quick_log(s.rest);
     f.log_odds = minus(row.truth, row.reference) - log_rest;
-    row.share = row.most_share = 1.0f / rest;
+    row.share = row.most_share = inverse(rest);
     set_probability(row);
     row.log_unit = f.log_miss - log_rest, row.unit = row.miss * row.share;
     row.log_q = row.log_unit, row.q = row.unit;
@@ -629,7 +631,9 @@ DEVICE void price(const Call& call, i64 row, const Fields& fields, bool leader, 
 
 // ---------------------------------------------------------------- weights, checks, totals
 
-DEVICE bool is_kept(const Call& call, i64 row, i64 y) { return call.kept ? call.kept[row] : y != call.ignored; }
+DEVICE bool is_kept(const Call& call, i64 row, i64 y) {
+    return EXTRAS && call.kept ? call.kept[row] : y != call.ignored;
+}
 
 DEVICE double count_denominator(const Call& call, Board& board) {
     double sum = 0;
@@ -643,10 +647,6 @@ DEVICE double count_denominator(const Call& call, Board& board) {
     return over_block(sum, board.total);
 }
 
-DEVICE float factor_of(const Call& call, double denominator) {
-    return (float)(call.numerator / (denominator > 0 ? denominator : 1.0));
-}
-
 DEVICE void report(const Call& call, i64 row, int code) {
     if (call.flag) keep_smallest(call.flag, row * 8 + code);
 }
@@ -657,7 +657,7 @@ DEVICE void report(const Call& call, i64 row, int code) {
 #define BAD_WEIGHT 4
 
 // The blocks' partial sums, added by the block that comes last, always in the same order.
-DEVICE void finish(const Call& call, double mine, Board& board) {
+DEVICE void finish(const Call& call, double mine, double factor, Board& board) {
     double sum = over_block(mine, board.total);
     if (gridDim.x > 1) {
         if (threadIdx.x == 0) {
@@ -671,7 +671,7 @@ DEVICE void finish(const Call& call, double mine, Board& board) {
         sum = over_block(part, board.total);
     }
     if (threadIdx.x != 0) return;
-    if (call.total) *call.total = sum;
+    if (call.total) *call.total = sum * factor;
     if (call.flag) {
         i64 smallest = smallest_kept(call.flag);
         if (smallest < NOTHING_BAD) tell_host(call.host_flag, smallest);
@@ -685,7 +685,7 @@ struct Task {
     bool valid;  // there is such a row
     Place place;
     i64 target;
-    bool kept, legal;
+    bool kept, legal, counts;
 };
 
 DEVICE Task task_of(const Call& call, i64 row, int member) {
@@ -705,7 +705,8 @@ DEVICE Task task_of(const Call& call, i64 row, int member) {
     task.target = call.target[row];
     task.kept = is_kept(call, row, task.target);
     task.legal = (u64)task.target < (u64)call.classes;
-    task.place.idle = !task.valid || !task.kept || !task.legal;
+    task.counts = task.valid && task.kept && task.legal;
+    task.place.idle = !task.counts;
     if (task.place.idle) task.target = 0;
     return task;
 }
@@ -745,42 +746,52 @@ DEVICE void set_out(const Call& call, const Place& place, const Extremes& x, Row
     if (x.most == -INFINITE) memset(&row.reference, 0, sizeof(Logit));
 }
 
-// Step 4, by the team's first warp: evidence, cost, and what the gradient is made of.
-DEVICE double settle(const Call& call, const Task& task, const Extremes& x, const Sums& s, Row& row, float factor,
-                     Shape& shape) {
-    const bool leader = task.place.member == 0 && task.valid, counts = task.valid && task.kept && task.legal;
+// Step 4, by the team's first warp: evidence, cost, and what the gradient is made of. The cost, weighed, if it counts.
+DEVICE float settle(const Call& call, const Task& task, const Extremes& x, const Sums& s, Row& row, float factor,
+                    Shape& shape) {
+    const bool leader = task.place.member == 0 && task.valid;
+    const bool alone = x.most == -INFINITE, spoiled = alone && s.rest != 0;
+    float cost, weight = 1;
+    Slopes slopes;
+#if EXTRAS
     const float class_weight = call.class_weight ? call.class_weight[task.target] : 1.0f;
-    float cost, weight = call.sample_weight ? call.sample_weight[task.row] : 1.0f;
+    if (call.sample_weight) weight = call.sample_weight[task.row];
     const bool bad_weight = !(weight >= 0.0f && weight < INFINITE);
     if (call.costs_class_weight) weight *= class_weight;
-    const bool alone = x.most == -INFINITE, spoiled = alone && s.rest != 0;
-    Slopes slopes;
-    row.forced = alone && !spoiled;
     row.fields.class_weight = class_weight;
+#endif
+    row.forced = alone && !spoiled;
     if (alone) describe_forced(call.classes, row);
     else describe(call, x, s, row);
     if (spoiled) row.fields.log_odds = row.fields.log_p = row.fields.log_miss = NOT_A_NUMBER;
     price(call, task.row, row.fields, leader, cost, slopes);
-    if (alone || !counts) {
-        if (row.forced || !counts) cost = 0;
+    if (row.forced || !task.counts) cost = 0;
+    if (alone || !task.counts) {
         memset(&shape, 0, sizeof(shape));
         shape.true_at = shape.most_at = shape.second_at = shape.lower_at = -1;
     } else {
         float whole = weight * factor;
+#if EXTRAS
         if (call.incoming) whole *= call.incoming[call.incoming_step ? task.row : 0];
+#endif
         shape = shape_of(x, s, row, slopes, whole);
     }
     if (!leader) return 0;
-    if (call.forced) call.forced[task.row] = row.forced && task.kept;
-    if (call.costs) call.costs[task.row] = counts ? cost * weight : 0.0f;
-    if (task.kept) {
+    if (call.flag && task.kept) {
         const float truth = rounded(row.truth);
         const bool fine = row.forced ? fabsf(truth) < INFINITE : fabsf(row.fields.log_odds) < INFINITE;
         if (!task.legal) report(call, task.row, OUT_OF_RANGE);
         else if (!fine) report(call, task.row, truth == -INFINITE ? IMPOSSIBLE : NOT_FINITE);
+#if EXTRAS
         else if (bad_weight) report(call, task.row, BAD_WEIGHT);
+#endif
     }
-    return counts ? (double)(cost * weight) * factor : 0.0;
+    cost = task.counts ? cost * weight : 0.0f;
+#if EXTRAS
+    if (call.forced) call.forced[task.row] = row.forced && task.kept;
+    if (call.costs) call.costs[task.row] = cost;
+#endif
+    return cost;
 }
 
 // Gradient of VECTOR neighbours, the first of them class p, from their exponentials or logits.
@@ -821,8 +832,8 @@ DEVICE void differentiate(const Call& call, const Shape& shape, int p, const flo
 #endif
 }
 
-// Steps 1 to 5 for one row a team. Returns the weighted cost, in the team's first thread only.
-DEVICE double take_row(const Call& call, const Task& task, float factor, Board& board) {
+// Steps 1 to 5 for one row a team. Returns the cost, weighed, in the team's first thread only.
+DEVICE float take_row(const Call& call, const Task& task, float factor, Board& board) {
     const Place& place = task.place;
     const int y = task.target;
     Row row;
@@ -856,7 +867,7 @@ DEVICE double take_row(const Call& call, const Task& task, float factor, Board& 
 #pragma unroll
     for (int c = 0; c < chunks; c++) {
         const int p = position(place, c);
-        if (p >= call.classes) continue;
+        if (BOUNDED && p >= call.classes) continue;
         LOOK_AGAIN
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
@@ -869,7 +880,7 @@ DEVICE double take_row(const Call& call, const Task& task, float factor, Board& 
 #pragma unroll
     for (int c = 0; c < chunks; c++) {
         const int p = position(place, c);
-        if (p >= call.classes) continue;
+        if (BOUNDED && p >= call.classes) continue;
         LOOK_AGAIN
 #if PLACED
         overwrite(HERE, x.most_at - p, -INFINITE);
@@ -886,7 +897,7 @@ DEVICE double take_row(const Call& call, const Task& task, float factor, Board& 
     }
     s = over_team(s, no_sums(), board.sums);
 
-    double weighted = 0;
+    float weighted = 0;
     Shape shape;
     if (WARPS == 1 || warp_number() == 0) {
         weighted = settle(call, task, x, s, row, factor, shape);
@@ -949,8 +960,9 @@ KERNEL(THREADS, MIN_BLOCKS) CLUSTERED(CLUSTER) softmax_rows(PARAMETER Call call)
     double denominator = 1;
     if (call.counts_here) denominator = count_denominator(call, board);
     else if (call.denominator) denominator = *call.denominator;
-    const float factor = factor_of(call, denominator);
-    double mine = 0;
+    const double exact = call.numerator / (denominator > 0 ? denominator : 1.0);
+    const float factor = (float)exact;
+    float sum = 0, lost = 0;  // of the costs, and what rounding took from it
     for (i64 first = (i64)block * TEAMS; first < call.rows; first += (i64)blocks * TEAMS) {
         Task task = task_of(call, first + threadIdx.x / TEAM, member);
 #if SOURCE == STAGED
@@ -962,7 +974,8 @@ KERNEL(THREADS, MIN_BLOCKS) CLUSTERED(CLUSTER) softmax_rows(PARAMETER Call call)
         task.place.to = stage + (threadIdx.x / TEAM) * call.classes;
         task.place.from = task.place.to;
 #endif
-        mine += take_row(call, task, factor, board);
+        const float cost = take_row(call, task, factor, board) - lost, more = sum + cost;
+        lost = (more - sum) - cost, sum = more;
 #if SOURCE == STAGED
         block_barrier();
 #if GRADIENT
@@ -971,7 +984,7 @@ KERNEL(THREADS, MIN_BLOCKS) CLUSTERED(CLUSTER) softmax_rows(PARAMETER Call call)
 #endif
 #endif
     }
-    finish(call, mine, board);
+    finish(call, (double)sum - lost, exact, board);
 #if CLUSTER > 1
     cluster_barrier();  // nobody leaves while others may still write to it
 #endif

@@ -10,28 +10,65 @@ fixed grid of knots that cubic Hermite pieces connect, with an error below 2e-10
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from .. import kernels
+from ..rules import State
+
 DIRECT = 4096
 LARGEST_STEP = 600.0  # exp(-600) is far from the smallest float64
+MOST_PIECES = 65_536  # of a table that a kernel makes
+MOST_BINS = 4096  # of a histogram that a kernel counts
 KNOTS_PER_STEP = 40  # knots within one smoothing width: error .128 / 384 / 40^4
+
+
+def _device_form(tensor: Tensor, name: str) -> Any:
+    """A kernel for numbers of a batch on this device, or None."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return None
+    module = kernels.of(tensor.device)
+    return getattr(module, name) if hasattr(module, name) and module.able(tensor.device) else None
 
 
 def histogram(scores: Tensor, kept: Tensor | None, bins: int) -> Tensor:
     """Counts of [k / bins, (k + 1) / bins), the last bin closed; float64, without gradient or host work."""
+    on_device = _device_form(scores, "count_in_bins")
+    if on_device is not None and bins <= MOST_BINS:
+        return on_device(scores, kept, bins)
     place = (scores.detach() * bins).floor().long().clamp(0, bins - 1)
     ones = torch.ones_like(scores) if kept is None else kept.to(scores.dtype)
     return torch.zeros(bins, dtype=torch.float64, device=scores.device).index_add(0, place, ones.detach().double())
 
 
-def log_below_above(scores: Tensor, counts: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """log G(s) and log(1 - G(s)) for (n,) float64 scores; differentiable in the scores."""
-    if scores.numel() <= DIRECT:
-        return _direct(scores, counts, smoothing)
-    return _by_knots(scores, counts, smoothing)
+def distribution(counts: Tensor, smoothing: float, rows: int, threshold: Tensor) -> dict[str, Tensor]:
+    """What `log_below_above_of` reads for this many scores, and 1 / G at the threshold; without gradient."""
+    pieces = math.ceil(KNOTS_PER_STEP / smoothing)
+    on_device = _device_form(counts, "cubic_pieces")
+    if on_device is not None and pieces <= MOST_PIECES:
+        below, above, tail = on_device(counts, smoothing, pieces, threshold)
+        return {"below": below, "above": above, "tail": tail}
+    if rows <= DIRECT:
+        tables = {"shares": counts / counts.sum().clamp(min=1e-300)}
+    else:
+        low, high, slope, _ = _knots(counts, smoothing)
+        tables = {"below": torch.stack(_pieces(low, slope)), "above": torch.stack(_pieces(high, -slope))}
+    at_threshold, _ = log_below_above_of(threshold.unsqueeze(0), tables, smoothing)
+    return {**tables, "tail": torch.exp(-at_threshold[0])}
+
+
+def log_below_above_of(scores: Tensor, tables: State, smoothing: float) -> tuple[Tensor, Tensor]:
+    """log G(s) and log(1 - G(s)) for (n,) float64 scores, from `distribution`; differentiable in the scores."""
+    if "shares" in tables:
+        return _direct(scores, tables["shares"], smoothing)
+    tiny = torch.finfo(torch.float64).tiny
+    pieces = tables["below"].shape[1]
+    low = _connect(scores, tuple(tables["below"][i] for i in range(4)), pieces)
+    high = _connect(scores, tuple(tables["above"][i] for i in range(4)), pieces)
+    return torch.log(low.clamp(min=tiny)), torch.log(high.clamp(min=tiny))
 
 
 def _centres(counts: Tensor) -> Tensor:
@@ -53,14 +90,6 @@ def smoothed_distribution(scores: Tensor, counts: Tensor, smoothing: float) -> T
     """G(s) for (n,) float64 scores by the knots, whatever n: O(n), where the plain sum is O(n bins)."""
     below, _, slope, pieces = _knots(counts, smoothing)
     return _connect(scores, _pieces(below, slope), pieces)
-
-
-def _by_knots(scores: Tensor, counts: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    below, above, slope, pieces = _knots(counts, smoothing)
-    tiny = torch.finfo(torch.float64).tiny
-    low = _connect(scores, _pieces(below, slope), pieces)
-    high = _connect(scores, _pieces(above, -slope), pieces)
-    return torch.log(low.clamp(min=tiny)), torch.log(high.clamp(min=tiny))
 
 
 def _knots(counts: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -98,6 +127,9 @@ def minus_log_above(log_below: Tensor, log_above: Tensor) -> Tensor:
 
 def linear_quantile(scores: Tensor, kept: Tensor | None, level: float) -> Tensor:
     """The quantile at position level (n - 1) of the kept scores, interpolated linearly; a number, differentiable."""
+    on_device = None if scores.requires_grad else _device_form(scores, "quantile")
+    if on_device is not None and scores.dtype == torch.float64:
+        return on_device(scores, kept, level)
     if kept is None:
         ordered = scores.sort().values
         last = torch.tensor(scores.numel() - 1.0, dtype=torch.float64, device=scores.device)

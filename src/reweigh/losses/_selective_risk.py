@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple, Unpack
 
@@ -15,9 +16,9 @@ from ..evidence import Evidence
 from ..module import Common, Loss
 from ..ranks import rank, selective_weights
 from ..registry import register_loss
-from ..rules import Rule, State, choice, log_loss, number, whole
+from ..rules import Rule, State, choice, in_two_passes, log_loss, number, whole
 from ..scores import SCORES, Score
-from ._score_histogram import histogram, linear_quantile, log_below_above, minus_log_above
+from ._score_histogram import distribution, histogram, linear_quantile, log_below_above_of, minus_log_above
 from ._selective_risk_official import official_rule
 
 SPREAD = 0.05  # relative spread of the weights below which the loss is a rescaled cross-entropy
@@ -72,57 +73,56 @@ def running_counts(evidence: Evidence, state: State, *, settings: Binned) -> Ten
     return torch.where(state["counts"].sum() > 0, state["counts"], own)
 
 
-def binned_weights(evidence: Evidence, counts: Tensor, settings: Binned) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights beta (n,), the threshold tau and the scores, float64; the gradient flows through the scores below tau."""
-    scores = settings.score.value(evidence)
-    tau = linear_quantile(scores.detach(), evidence.kept, settings.coverage)
-    low = scores < tau
-    places = torch.cat([torch.where(low, scores, tau), tau.unsqueeze(0)])
-    below, above = log_below_above(places, counts, settings.smoothing)
-    return minus_log_above(below[:-1], above[:-1]) * torch.exp(-below[-1]), tau, scores
+def batch_numbers(evidence: Evidence, state: State, *, settings: Binned, counts_of: Callable[..., Tensor]) -> State:
+    """The threshold tau and the smoothed distribution of the scores: all that a row knows of the others."""
+    with torch.no_grad():
+        scores = settings.score.value(evidence).detach()
+        counts = counts_of(evidence, state, settings=settings)
+        counts = torch.where(counts.sum() > 0, counts, 1.0)  # no row counts: any histogram, as long as it is finite
+        if not scores.numel():
+            scores, evidence = scores.new_zeros(1), replace(evidence, kept=None)
+        tau = linear_quantile(scores, evidence.kept, settings.coverage)
+        return {"threshold": tau, **distribution(counts, settings.smoothing, scores.numel(), tau)}
 
 
-def binned_cost(
-    evidence: Evidence,
-    state: State,
-    *,
-    settings: Binned,
-    counts_of: Callable[..., Tensor],
-    correction: Callable[..., Tensor],
-) -> Tensor:
-    """beta(G(s)) * -log p, plus a term of value 0 that completes the gradient where asked for."""
-    if evidence.log_p.numel() == 0:
-        return log_loss(evidence, state)
-    counts = counts_of(evidence, state, settings=settings)
-    counts = torch.where(counts.sum() > 0, counts, 1.0)  # no row counts: any histogram, as long as it is finite
-    weights, tau, scores = binned_weights(evidence, counts, settings)
+def binned_weights(evidence: Evidence, numbers: State, settings: Binned) -> tuple[Tensor, Tensor]:
+    """Weights beta (n,) and the scores, float64; the gradient flows through the scores below tau."""
+    scores, tau = settings.score.value(evidence), numbers["threshold"]
+    below, above = log_below_above_of(torch.where(scores < tau, scores, tau), numbers, settings.smoothing)
+    return minus_log_above(below, above) * numbers["tail"], scores
+
+
+def binned_cost(evidence: Evidence, state: State, *, settings: Binned) -> Tensor:
+    """beta(G(s)) * -log p, with the numbers of the batch in the state."""
+    weights, _ = binned_weights(evidence, state, settings)
     if settings.coverage > 0:
         _warn_if_flat(weights.detach(), evidence.kept)
-    cost = weights * log_loss(evidence, state).double()
-    return (cost + correction(evidence, cost.detach(), scores, tau, counts, settings)).to(evidence.log_p.dtype)
+    return (weights * log_loss(evidence, state).double()).to(evidence.log_p.dtype)
 
 
-def no_correction(
-    evidence: Evidence, cost: Tensor, scores: Tensor, tau: Tensor, counts: Tensor, settings: Binned
-) -> Tensor:
-    """The histogram is held constant: the published gradient."""
-    return torch.zeros_like(cost)
+def full_cost(evidence: Evidence, state: State, *, settings: Binned, counts_of: Callable[..., Tensor]) -> Tensor:
+    """The same plus a term of value 0 whose gradient is what each row does to the others' ranks."""
+    if evidence.log_p.numel() == 0:
+        return log_loss(evidence, state)
+    numbers = batch_numbers(evidence, state, settings=settings, counts_of=counts_of)
+    cost = binned_cost(evidence, numbers, settings=settings)
+    counts = counts_of(evidence, state, settings=settings)
+    counts = torch.where(counts.sum() > 0, counts, 1.0)
+    scores = settings.score.value(evidence)
+    return (cost.double() + zero_sum_term(evidence, scores, numbers, counts, settings)).to(cost.dtype)
 
 
-def zero_sum_correction(
-    evidence: Evidence, cost: Tensor, scores: Tensor, tau: Tensor, counts: Tensor, settings: Binned
-) -> Tensor:
-    """Value 0; its gradient is what each row does to the others' ranks, so that a common shift of scores changes nothing."""
+def zero_sum_term(evidence: Evidence, scores: Tensor, numbers: State, counts: Tensor, settings: Binned) -> Tensor:
+    """Value 0; its gradient sums to 0 over the rows, so that a common shift of scores changes nothing."""
     with torch.no_grad():
         constant = scores.detach()
-        low = constant < tau
-        _, above = log_below_above(constant, counts, settings.smoothing)
-        tau_below, _ = log_below_above(tau.unsqueeze(0), counts, settings.smoothing)
-        push = torch.where(low, -evidence.log_p.double() * torch.exp(-tau_below - above), 0.0)
+        low = constant < numbers["threshold"]
+        _, above = log_below_above_of(constant, numbers, settings.smoothing)
+        push = torch.where(low, -evidence.log_p.double() * numbers["tail"] * torch.exp(-above), 0.0)
         push = push if evidence.kept is None else torch.where(evidence.kept, push, 0.0)
         place = (constant * settings.bins).floor().long().clamp(0, settings.bins - 1)
-        pushed = torch.zeros(settings.bins, dtype=torch.float64, device=cost.device).index_add(0, place, push)
-        centres = (torch.arange(settings.bins, device=cost.device, dtype=torch.float64) + 0.5) / settings.bins
+        pushed = torch.zeros(settings.bins, dtype=torch.float64, device=scores.device).index_add(0, place, push)
+        centres = (torch.arange(settings.bins, device=scores.device, dtype=torch.float64) + 0.5) / settings.bins
         steps = torch.sigmoid((constant.unsqueeze(1) - centres) / settings.smoothing)
         pull = (steps * (1 - steps)) @ pushed / (settings.smoothing * counts.sum().clamp(min=1.0))
     return -(scores - constant) * pull
@@ -174,15 +174,17 @@ def _warn_if_flat(weights: Tensor, kept: Tensor | None) -> None:
 
 def selective_weighing(loss: Loss, logits: Tensor, target: Tensor) -> Weighing:
     """The weights, threshold and effective low share that a `selective_risk` loss gives this batch."""
-    settings = getattr(loss.rule.cost, "keywords", {})
+    rule = loss.rule if loss.rule.after_sums is None else loss.rule.after_sums
+    settings = getattr(rule.cost, "keywords", {})
     if loss.rule.name != "selective_risk" or not {"settings", "score"} & set(settings):
         raise bad_input("selective_weighing", came=loss.rule.name, expected="a selective_risk loss (parity='paper')")
     with torch.no_grad():
         evidence = loss.evidence(logits, target)
         if "settings" in settings:
             form = settings["settings"]
-            counts = settings["counts_of"](evidence, loss.state(), settings=form)
-            weights, tau, scores = binned_weights(evidence, counts, form)
+            numbers = loss.rule.sums or partial(batch_numbers, **settings)
+            found = numbers(evidence, loss.state())
+            (weights, scores), tau = binned_weights(evidence, found, form), found["threshold"]
         else:
             weights = exact_weights(evidence, **settings)
             scores = settings["score"].key(evidence)
@@ -248,7 +250,7 @@ def selective_risk(
     choice(name, "parity", parity, {"paper": 0, "official": 1})
     choice(name, "estimator", estimator, {"binned": 0, "exact": 1})
     tied_mean = choice(name, "ties", ties, {"mean": True, "stable": False})
-    correction = choice(name, "rank_gradient", rank_gradient, {"detached": no_correction, "full": zero_sum_correction})
+    choice(name, "rank_gradient", rank_gradient, {"detached": 0, "full": 1})
     choice(name, "histogram", histogram, {"batch": 0, "epoch": 0, "running": 0})
     decay = number(name, "decay", decay, low=0.0, high=1.0)
     size = None if batch_size is None else whole(name, "batch_size", batch_size)
@@ -280,9 +282,11 @@ def selective_risk(
     if parity == "official":
         return Loss(official_rule(score, settings.coverage, settings.smoothing, settings.bins, size), **common)
     counts_of = batch_counts if histogram == "batch" else running_counts
+    numbers = partial(batch_numbers, settings=settings, counts_of=counts_of)
+    full = partial(full_cost, settings=settings, counts_of=counts_of)
     rule = Rule(
         name,
-        partial(binned_cost, settings=settings, counts_of=counts_of, correction=correction),
+        full if rank_gradient == "full" else partial(binned_cost, settings=settings),
         needs=("log_p", *chosen.needs),
         observe_needs=("log_p", *chosen.needs),
         coupled=True,
@@ -292,7 +296,7 @@ def selective_risk(
         rewards_errors=score == "negative_entropy" or rank_gradient == "full",
         **({} if histogram == "batch" else _memory(settings, histogram, decay)),
     )
-    return Loss(rule, **common)
+    return Loss(rule if rank_gradient == "full" else in_two_passes(rule, sums=numbers), **common)
 
 
 def _refuse_binned_settings(histogram: str, rank_gradient: str, form: str) -> None:
