@@ -139,6 +139,19 @@ def test_debiased_error_agrees_with_a_loop(norm):
     assert found == pytest.approx(wanted, rel=1e-9)
 
 
+def test_debiasing_keeps_a_bin_of_zeros_apart():
+    confidence = [0.0] * 45 + [0.2] * 5 + [0.6] * 10
+    correct = [False] * 45 + [True] * 2 + [False] * 3 + [True] * 6 + [False] * 4
+    # the six chunks end in 0, 0, 0, 0, 0.2, 0.6: bins {0}, (0, 0.4], (0.4, 1] with the gaps 0, 0.2, 0
+    square = (5 * (0.2**2 - 0.24 / 4) - 10 * 0.24 / 9) / 60
+    assert square < 0
+    table = Predictions(confidence=confidence, correct=correct)
+    assert metrics.expected_calibration_error(table, bins=6, debias=True, norm=2) == 0
+    folded = loop_debiased(numpy.array([0.2] * 5), numpy.array([1.0, 1, 0, 0, 0]), 1, 1) * 5
+    folded += loop_debiased(numpy.array([0.6] * 10), numpy.array([1.0] * 6 + [0] * 4), 1, 1) * 10
+    assert metrics.expected_calibration_error(table, bins=6, debias=True) == pytest.approx(folded / 60, rel=1e-12)
+
+
 def test_debiasing_takes_chance_off():
     errors = []
     for seed in range(40):

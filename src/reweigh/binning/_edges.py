@@ -44,14 +44,15 @@ def width_members(values: Tensor, bins: int, *, closed: str = "right") -> Tensor
 def split_edges(values: Tensor, bins: int) -> Tensor:
     """0, the midpoints between neighbouring chunks of the sorted values cut as `numpy.array_split` does, 1.
 
-    Duplicate edges are merged, so that there may be fewer bins than asked for.
+    Duplicate inner edges are merged, so that there may be fewer bins than asked for. Where values equal to 0 fill more
+    than a chunk, 0 is also an inner edge: the lowest bin then holds nothing else.
     """
     ordered = torch.sort(values.double()).values
     starts = chunk_starts(len(ordered), min(bins, max(1, len(ordered))))[1:].to(values.device)
     inner = (ordered[starts - 1] + ordered[starts]) / 2
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=values.device)
     inner = torch.unique(inner)
-    return torch.cat([ends[:1], inner[(inner > 0) & (inner < 1)], ends[1:]])
+    return torch.cat([ends[:1], inner[(inner >= 0) & (inner < 1)], ends[1:]])
 
 
 def chunk_starts(count: int, chunks: int) -> Tensor:
