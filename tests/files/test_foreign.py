@@ -382,3 +382,31 @@ def test_predictions_stay_what_they_are(head):
     for found in (reweigh.open(table), reweigh.Predictions.concatenate(list(reweigh.files.batches(table, rows=9)))):
         assert (found.head, found.class_names, found.about) == (head, tuple("abcd"), {"a": 1})
         assert numpy.array_equal(found.logits, LOGITS)
+
+
+def test_columns_may_be_given_as_arrays(tmp_path):
+    numpy.savez(tmp_path / "a.npz", logits=LOGITS, label=LABELS)
+    pandas = pytest.importorskip("pandas")
+    turned = LABELS[::-1].copy()
+    for given in (turned, torch.as_tensor(turned), turned.tolist(), pandas.Series(turned)):
+        assert numpy.asarray(reweigh.open(tmp_path / "a.npz", target=given).targets).tolist() == turned.tolist()
+    table = reweigh.open(
+        tmp_path / "a.npz",
+        group={"site": numpy.array(SITES), "label": "label"},
+        ids=numpy.arange(ROWS),
+    )
+    assert (list(table.groups["site"]), table.groups["label"].tolist(), table.ids.tolist()) == (
+        SITES,
+        LABELS.tolist(),
+        list(range(ROWS)),
+    )
+    parts = list(reweigh.files.batches(tmp_path / "a.npz", rows=9, target=turned, group=numpy.array(SITES)))
+    assert numpy.concatenate([part.targets for part in parts]).tolist() == turned.tolist()
+    assert numpy.concatenate([part.groups["group"] for part in parts]).tolist() == SITES
+    with pytest.raises(InputError, match="'target=' has 3 rows and 'logits' has 50"):
+        reweigh.open(tmp_path / "a.npz", target=[0, 1, 2])
+    with pytest.raises(InputError, match="it has 50 rows, and target was given with 60"):
+        list(reweigh.files.batches(tmp_path / "a.npz", rows=9, target=list(range(4)) * 15))
+    reweigh.save(reweigh.Predictions(logits=LOGITS), tmp_path / "b.npz")
+    with pytest.raises(InputError, match="not with shards"):
+        reweigh.open([tmp_path / "a.npz", tmp_path / "b.npz"], target=turned)

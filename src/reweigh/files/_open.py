@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-import numpy
 import torch
 
 from ..errors import InputError
@@ -87,16 +86,27 @@ def _whole(source: Source, chosen: Choice) -> Predictions:
 
 
 def _split(columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keywords that name columns, and those that are columns themselves."""
+    """Keywords that name columns, and those that are columns themselves, under names that no file has by chance."""
     keywords, arrays = dict(columns), {}
     for name, value in columns.items():
-        is_list = isinstance(value, (list, tuple)) and len(value) > 0 and not all(isinstance(one, str) for one in value)
-        if isinstance(value, (numpy.ndarray, torch.Tensor)) or (
-            is_list and name not in ("class_names", "group", "groups")
-        ):
-            arrays[name] = column(value, name)
-            keywords[name] = f"{name}="  # a name that no file's column has by chance
+        if name in ("group", "groups"):
+            given = value if isinstance(value, Mapping) else {"group": value}
+            groups = {str(group): column(one, str(group)) for group, one in given.items() if _is_array(one)}
+            arrays |= {f"group.{group}=": one for group, one in groups.items()}
+            if groups:
+                named = {group: one for group, one in given.items() if str(group) not in groups}
+                keywords[name] = {**named, **{group: f"group.{group}=" for group in groups}}
+        elif name != "class_names" and _is_array(value):
+            arrays[f"{name}="] = column(value, name)
+            keywords[name] = f"{name}="
     return keywords, arrays
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a keyword is a column itself rather than the name of one."""
+    if isinstance(value, (list, tuple)):
+        return len(value) > 0 and not all(isinstance(one, str) for one in value)
+    return isinstance(value, torch.Tensor) or (hasattr(value, "__array__") and not isinstance(value, (str, bytes)))
 
 
 def _with_arrays(found: Opened, arrays: Mapping[str, Any]) -> Opened:
@@ -106,7 +116,7 @@ def _with_arrays(found: Opened, arrays: Mapping[str, Any]) -> Opened:
     if len(found.sources) != 1:
         raise InputError(f"opening {found.label}: arrays as keywords go with one file or table, not with shards.")
     (source,) = found.sources
-    extra = {f"{name}=": values for name, values in arrays.items()}
+    extra = dict(arrays)
 
     def read(wanted: Wanted) -> dict[str, Any]:
         own = {name: kind for name, kind in wanted.items() if name not in extra}
