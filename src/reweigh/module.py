@@ -8,6 +8,7 @@ evidence; here the prices meet weights and a denominator. Sigmoid heads take the
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -90,6 +91,7 @@ class Loss(nn.Module):
             None,
         )
         self._findings = Findings()
+        self._programs = onepass.Programs()
         self._unobserved = 0
         state = rule.init()
         self._state_names = tuple(state)
@@ -169,11 +171,13 @@ class Loss(nn.Module):
         rule = self.rule
         scale = None if rule.scale is None else rule.scale(state)
         offset = None if rule.offset is None else rule.offset(state)
-        examine = None
+        examine: Any = None
         if self.validate and not torch._C._are_functorch_transforms_active():
 
-            def examine(log_odds: Tensor, odd: Tensor | None) -> None:
+            def examine_rows(log_odds: Tensor, odd: Tensor | None) -> None:
                 self._examine_softmax(batch, log_odds, odd, offset)
+
+            examine = examine_rows
 
         flags = fused.flags(self, batch.logits) if examine is not None and not _traced() else (None, None)
         found = softmax_evidence(
@@ -293,23 +297,26 @@ class Loss(nn.Module):
         z, soft = batch.logits, batch.soft
         if soft and rule.soft == "refused" and self.validate and z.device.type == "cpu" and not _traced():
             self._refuse_soft_labels(batch)
-        if self.validate:
-            self._examine_sigmoid(batch)
+        largest = self._examine_sigmoid(batch) if self.validate else math.inf
         if rule.per_row:
             return self._sigmoid_rows(batch, state, normalizer)
         weight = self._element_weight(batch, state)
         if rule.sums is not None and onepass.runs(z):
-            sums = onepass.batch_sums(z, batch.target, batch.kept, rule, state)
+            sums = onepass.batch_sums(
+                z, batch.target, kept=batch.kept, rule=rule, state=state, largest=largest, programs=self._programs
+            )
             rule, state = rule.after_sums, {**state, **{name: self._over_ranks(each) for name, each in sums.items()}}
         if onepass.serves(z, rule):
             if self.reduction == "none":
                 return onepass.sigmoid_total(
-                    z, batch.target, kept=batch.kept, weight=weight, rule=rule, state=state, factor=1.0, reduce=False
-                )
+                    z, batch.target, kept=batch.kept, weight=weight, rule=rule, state=state, factor=1.0, reduce=False,
+                    largest=largest, programs=self._programs,
+                )  # fmt: skip
             factor = self._factor(batch.kept, z, normalizer)
             return onepass.sigmoid_total(
-                z, batch.target, kept=batch.kept, weight=weight, rule=rule, state=state, factor=factor, reduce=True
-            )
+                z, batch.target, kept=batch.kept, weight=weight, rule=rule, state=state, factor=factor, reduce=True,
+                largest=largest, programs=self._programs,
+            )  # fmt: skip
         cost = self._plain_sigmoid_cost(batch, rule, state).to(_cost_type(z))
         cost = cost if weight is None else cost * weight
         if self.reduction == "none":
@@ -332,8 +339,10 @@ class Loss(nn.Module):
             )
         if batch.logits.dim() < 2:
             raise bad_input("logits", came=f"shape {tuple(batch.logits.shape)}", expected="(n, K, ...)")
-        form = onepass.row_costs if onepass.serves_rows(batch.logits, self.rule) else onepass.sigmoid_cost
-        cost = form(batch.logits, batch.target, batch.kept, self.rule, state)
+        if onepass.serves_rows(batch.logits, self.rule):
+            cost = onepass.row_costs(batch.logits, batch.target, batch.kept, self.rule, state, self._programs)
+        else:
+            cost = onepass.sigmoid_cost(batch.logits, batch.target, batch.kept, self.rule, state)
         shape = tuple(cost.shape)
         kept = None if batch.kept is None else batch.kept.any(1).reshape(-1)
         weight = batch.weight
@@ -465,9 +474,10 @@ class Loss(nn.Module):
             normalizer = normalizer.item()
         if not isinstance(normalizer, Real):  # NumPy's numbers included
             raise bad_input("normalizer", came=repr(normalizer), expected="a finite number above 0")
-        if not normalizer > 0 or normalizer == float("inf"):
+        number = float(normalizer)
+        if not number > 0 or number == float("inf"):
             raise bad_input("normalizer", came=repr(normalizer), expected="a finite number above 0")
-        return float(normalizer)
+        return number
 
     # ------------------------------------------------------------------ checks
 
@@ -475,24 +485,29 @@ class Loss(nn.Module):
         """Raise now what a device found in earlier calls; waits for the device."""
         self._findings.raise_arrived(wait=True)
 
-    def _examine_sigmoid(self, batch: Batch) -> None:
+    def _examine_sigmoid(self, batch: Batch) -> float:
+        """Check the logits; on the CPU, how far from 0 they reach."""
         z = batch.logits
         if _traced() or z.numel() == 0:
             if self.validate == "strict" and torch.compiler.is_compiling():
                 torch._assert_async((z < torch.inf).all(), "reweigh: NaN or +inf in logits")
-            return
+            return math.inf
         if z.device.type == "cpu":
-            low, high = torch.aminmax(z.detach())
-            if not high.item() < float("inf") or not low.item() > -float("inf"):
+            low, high = (limit.item() for limit in torch.aminmax(z.detach()))
+            if not high < math.inf or not low > -math.inf:
                 raise_bad_sigmoid(
                     z.detach(), batch.target > 0 if batch.target.dtype != torch.bool else batch.target, batch.kept
                 )
-        else:
-            bad = ~(z.detach() < torch.inf)
-            bad = bad if batch.kept is None else bad & batch.kept
-            self._findings.note((bad.flatten(1).any(1) if z.dim() > 1 else bad).to(torch.int64) * 2)
+                return math.inf
+            return max(-low, high)
+        bad = ~(z.detach() < torch.inf)
+        bad = bad if batch.kept is None else bad & batch.kept
+        self._findings.note((bad.flatten(1).any(1) if z.dim() > 1 else bad).to(torch.int64) * 2)
+        return math.inf
 
     def _refuse_soft_labels(self, batch: Batch) -> None:
+        if onepass.all_hard(batch.target, batch.kept):
+            return
         target = batch.target if batch.kept is None else torch.where(batch.kept, batch.target, 0)
         between = (target != 0) & (target != 1)
         if bool(between.any()):
@@ -632,7 +647,7 @@ class Loss(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_findings"] = Findings()
+        state["_findings"], state["_programs"] = Findings(), onepass.Programs()
         if not isinstance(self.process_group, str):
             state["process_group"] = None  # a group object belongs to this process; only the word "world" travels
         return state

@@ -58,9 +58,7 @@ def stacked(parts: Any, name: str) -> Evidence:
 
 def _all_kept(evidence: Evidence) -> Tensor:
     others = ("class_weight", "log_probabilities")  # not one number a decision
-    shape = next(
-        value for name, value in vars(evidence).items() if isinstance(value, Tensor) and name not in others
-    )
+    shape = next(value for name, value in vars(evidence).items() if isinstance(value, Tensor) and name not in others)
     return torch.ones(shape.shape, dtype=torch.bool, device=shape.device)
 
 

@@ -20,13 +20,21 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 WORTHWHILE = 4  # blocks from which recording pays
 
 # What else than the operators that PyTorch calls pointwise depends on shapes alone. Views share their input's memory.
-ALSO_POINTWISE = {"hardtanh_backward"}
+ALSO_POINTWISE = {"hardtanh_backward", "softplus_backward"}
 VIEWS = {"alias", "detach", "expand", "permute", "select", "slice", "squeeze", "transpose", "unsqueeze", "view"}
 PLAIN = {
-    "_to_copy", "amax", "bucketize", "clone", "empty_like", "full_like", "log_sigmoid_backward", "log_sigmoid_forward",
+    "_to_copy", "amax", "bucketize", "clone", "empty_like", "full_like", "gather",
     "ones_like", "scalar_tensor", "searchsorted", "sum", "take", "zeros_like",
 }  # fmt: skip
 PLAIN_IN_PLACE = {"copy_", "fill_", "zero_"}
+
+ATEN = torch.ops.aten
+WITH_SCALAR = {
+    ATEN.add.Scalar: ATEN.add.Tensor,
+    ATEN.div.Scalar: ATEN.div.Tensor,
+    ATEN.mul.Scalar: ATEN.mul.Tensor,
+    ATEN.sub.Scalar: ATEN.sub.Tensor,
+}
 
 Results = tuple[Tensor, ...]
 
@@ -137,6 +145,16 @@ class _Slots:
         return value if number is None else _Slot(number)
 
 
+def _plainer(operator: Any, arguments: tuple) -> tuple[Any, tuple]:
+    """The same operation in a form whose writing into memory is no detour."""
+    if operator in WITH_SCALAR:
+        return WITH_SCALAR[operator], arguments
+    if operator is ATEN.rsub.Scalar and len(arguments) == 2:
+        tensor, number = arguments
+        return ATEN.sub.Tensor, (torch.tensor(number, dtype=tensor.dtype), tensor)
+    return operator, arguments
+
+
 def _holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and any(map(_holds_tensors, value)))
 
@@ -145,6 +163,7 @@ def _listed(seen: Sequence[tuple[Any, tuple, dict, Any]], slots: _Slots) -> list
     """The steps in order, or None if one of them cannot be repeated."""
     steps = []
     for operator, arguments, options, result in seen:
+        operator, arguments = _plainer(operator, arguments)
         nature = _nature(operator)
         hidden = any(_holds_tensors(value) for value in options.values())
         hidden = hidden or any(_holds_tensors(one) for one in arguments if not isinstance(one, Tensor))
@@ -211,7 +230,7 @@ class Program:
                 for slot in ending:
                     if slot in held:
                         free.setdefault(_form(held[slot]), []).append(held.pop(slot))
-                step.operator, step.written = _writing(step.operator)
+                step.operator, step.written = _writing(step.operator)  # type: ignore
                 step.given = step.slot == self.outputs[-1]
                 spare = None if step.given else free.get(step.form)
                 step.buffer = spare.pop() if spare else _memory(step.form)
@@ -238,16 +257,29 @@ def record(function: Callable[..., Results], *blocks: Tensor) -> tuple[Results, 
 
 
 class Repeated:
-    """A function of blocks: recorded on the first, compared on the second, repeated on the others of that form."""
+    """A function of blocks: recorded on the first, compared on the second, repeated on the others of that form.
 
-    def __init__(self, function: Callable[..., Results], *, blocks: int) -> None:
-        self.function = function
-        self.stage = "new" if blocks >= WORTHWHILE else "as written"
+    Kept for a later call (`begin`), it is compared again on that call's first block.
+    """
+
+    def __init__(self) -> None:
+        self.function: Callable[..., Results] | None = None
+        self.stage = "new"
         self.forms: list[_Form] = []
         self.program: Program | None = None
 
+    def begin(self, function: Callable[..., Results], *, blocks: int) -> Repeated:
+        """A new call, of so many blocks, with the function as it now is."""
+        self.function = function
+        if self.program is not None:
+            self.stage = "recorded"
+        elif self.stage == "new" and blocks < WORTHWHILE:
+            self.stage = "as written"
+        return self
+
     def __call__(self, *blocks: Tensor, into: Tensor | None) -> Results:
         """The results for these blocks; the last one may be `into`."""
+        assert self.function is not None
         forms = [_form(block) for block in blocks]
         if self.stage == "new":
             results, self.program = record(self.function, *blocks)
@@ -262,5 +294,26 @@ class Repeated:
         if all(torch.equal(one, two) for one, two in zip(results, again, strict=True)):
             self.stage = "proved"
         else:
-            self.program = None
+            self.stage, self.program = "as written", None
         return results
+
+
+class Programs:
+    """What was recorded in earlier calls of a loss. A program is taken out while in use: calls may overlap."""
+
+    MOST = 8
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, Repeated] = {}
+
+    def take(self, key: Any, function: Callable[..., Results], *, blocks: int) -> Repeated:
+        """The recording of that key, or a new one, ready for a call."""
+        return self.kept.pop(key, Repeated()).begin(function, blocks=blocks)
+
+    def put(self, key: Any, repeated: Repeated) -> None:
+        """Keep a recording for later calls, with its buffers."""
+        repeated.function = None  # which holds on to this call's tensors
+        if repeated.program is not None:
+            if len(self.kept) >= self.MOST:
+                self.kept.clear()
+            self.kept[key] = repeated

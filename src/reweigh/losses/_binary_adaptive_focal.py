@@ -25,7 +25,7 @@ from ._sigmoid_settings import takes_indices
 
 def pooled_gamma(evidence: Evidence, state: State) -> Tensor:
     """The gamma of each label's bin, from one table for all classes."""
-    return torch.take(state["gammas"], bin_of(evidence.log_odds, state["edges"]))
+    return torch.take(state["gammas"], bin_of(evidence.log_odds.contiguous(), state["edges"]))
 
 
 def class_gamma(evidence: Evidence, state: State) -> Tensor:

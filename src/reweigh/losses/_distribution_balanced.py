@@ -7,14 +7,13 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from ..errors import bad_input
 from ..evidence import Evidence
 from ..module import Common, Loss
 from ..registry import register_loss
 from ..rules import Rule, State, counts, number
-from ._powers import focal_cost, power_of_e
+from ._powers import focal_cost, minus_log_sigmoid, power_of_e
 from ._sigmoid_settings import finite, takes_indices
 
 
@@ -48,8 +47,8 @@ def rebalancing(of_class: Tensor, of_row: Tensor, settings: Balance) -> Tensor:
 def tolerant_cost(log_odds: Tensor, settings: Balance) -> Tensor:
     """Of an absent label, log-odds u of its absence: sigmoid(-s u)^gamma (-log sigmoid(s u)) / s."""
     scaled = settings.negative_scale * log_odds
-    base = -logsigmoid(scaled) / settings.negative_scale
-    return base if settings.gamma == 0.0 else power_of_e(settings.gamma * logsigmoid(-scaled)) * base
+    base = minus_log_sigmoid(scaled) / settings.negative_scale
+    return base if settings.gamma == 0.0 else power_of_e(-settings.gamma * minus_log_sigmoid(-scaled)) * base
 
 
 def balanced_cost(evidence: Evidence, state: State, *, settings: Balance) -> Tensor:

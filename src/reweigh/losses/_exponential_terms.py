@@ -15,11 +15,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import hardtanh, logsigmoid
+from torch.nn.functional import hardtanh, threshold
 
 from ..evidence import SURE, Evidence
 from ..rules import Cost, State
-from ._powers import focal_cost, focal_needs, power_of_e
+from ._powers import focal_cost, focal_needs, minus_log_sigmoid, power_of_e
 
 # The exponent at which the tangent takes over, so that value and slope stay finite at |z| = 1e4.
 BOUNDS = {torch.float64: 690.0, torch.float32: 75.0, torch.bfloat16: 75.0, torch.float16: 5.0}
@@ -33,11 +33,22 @@ def bound_of(evidence: Evidence) -> float:
     return BOUNDS[evidence.gradient_type or evidence.log_odds.dtype]
 
 
+def up_to(behind: Tensor, bound: float) -> Tensor:
+    """The smaller of both; its derivative is 0 from the bound on. A clamp whose derivative is vectorised."""
+    return hardtanh(behind, -SURE, bound)
+
+
+def beyond(behind: Tensor, bound: float) -> Tensor:
+    """How far beyond the bound, else 0; its derivative is 1 from the bound on, the bound itself included."""
+    return threshold(behind - bound, -1e-20, 0.0)
+
+
 def exponential_linear(evidence: Evidence, state: State) -> Tensor:
     """1/p - 1 = e^(-log-odds), continued by its tangent."""
     behind, bound = -evidence.log_odds, bound_of(evidence)
-    # hardtanh and relu are clamps whose derivatives are vectorised
-    return power_of_e(hardtanh(behind, -SURE, bound)) + math.exp(bound) * torch.relu(behind - bound)
+    if evidence.largest < bound:
+        return power_of_e(behind)
+    return power_of_e(up_to(behind, bound)) + math.exp(bound) * beyond(behind, bound)
 
 
 def clamped_odds(evidence: Evidence) -> Tensor:
@@ -51,13 +62,13 @@ def exponential_clamped(evidence: Evidence, state: State) -> Tensor:
     if evidence.gradient_type == torch.float16:  # which cannot hold the author's gradients of up to 5e7
         felt = hardtanh(odds, -STEEPEST_HALF, STEEPEST_HALF)
         odds = odds.detach() + (felt - felt.detach())
-    return (torch.sigmoid(-odds) - CLAMP) / (torch.sigmoid(odds) + CLAMP)
+    return threshold(torch.sigmoid(-odds) - CLAMP, 0.0, 0.0) / (torch.sigmoid(odds) + CLAMP)
 
 
 def focal_clamped(evidence: Evidence, state: State, *, gamma: float) -> Tensor:
     """(1 - p)^gamma (-log p) at the clamped p."""
     odds = clamped_odds(evidence)
-    return torch.exp(gamma * logsigmoid(-odds)) * -logsigmoid(odds)
+    return torch.exp(-gamma * minus_log_sigmoid(-odds)) * minus_log_sigmoid(odds)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import hardtanh
+from torch.nn.functional import hardtanh, threshold
 
 from ..evidence import Evidence
 from ..module import Common, Loss
 from ..registry import register_loss
 from ..rules import Cost, Rule, State, log_loss, number
-from ._exponential_terms import bound_of, exponential_linear
-from ._powers import power_of_e
+from ._exponential_terms import beyond, bound_of, exponential_linear, up_to
+from ._powers import minus_log_sigmoid, power_of_e
 from ._sigmoid_settings import takes_indices
 
 NEARLY_ZERO = 1e-20  # below it r (log p)^2 / 2 is below the last digit of log p
@@ -35,17 +35,20 @@ def power_cost(evidence: Evidence, state: State, *, r: float) -> Tensor:
     """
     x = -r * evidence.log_p
     first = -torch.expm1(hardtanh(-x, -HALF, 1.0))
-    second = 1.0 - power_of_e(-torch.relu(x - HALF))
+    second = 1.0 - power_of_e(-threshold(x - HALF, 0.0, 0.0))
     return (first + (1.0 - first) * second) / r
 
 
 def power_cost_below_zero(evidence: Evidence, state: State, *, r: float) -> Tensor:
     """(p^r - 1) / |r| for r < 0, continued by its tangent in the log-odds where |r| times them passes the bound."""
-    bound = bound_of(evidence) / -r
-    deepest = bound + math.log1p(math.exp(-bound)) if bound < 700 else bound  # -log p there
-    slope = math.exp(-r * deepest) / (1.0 + math.exp(-min(bound, 700.0)))
-    inside = torch.expm1(-r * hardtanh(-evidence.log_p, -1.0, deepest)) / -r
-    return inside + slope * torch.relu(-evidence.log_odds - bound)
+    behind, bound = -evidence.log_odds, bound_of(evidence) / -r
+    deepest = bound + math.log1p(math.exp(-bound))  # -log p there
+    slope = math.exp(-r * deepest) / (1.0 + math.exp(-bound))
+    if evidence.largest < bound:
+        return torch.expm1(-r * minus_log_sigmoid(evidence.log_odds)) / -r
+    # -log p as a function of the bounded log-odds: the two pieces must meet at the same number
+    inside = torch.expm1(-r * minus_log_sigmoid(-up_to(behind, bound))) / -r
+    return inside + slope * beyond(behind, bound)
 
 
 def form_of(r: float) -> tuple[Cost, tuple[str, ...]]:
@@ -58,7 +61,7 @@ def form_of(r: float) -> tuple[Cost, tuple[str, ...]]:
         return exponential_linear, ("log_odds",)
     if r > 0:
         return partial(power_cost, r=r), ("log_p",)
-    return partial(power_cost_below_zero, r=r), ("log_odds", "log_p")
+    return partial(power_cost_below_zero, r=r), ("log_odds",)
 
 
 @register_loss(

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..evidence import Evidence
 from ..rules import Cost, State, log_loss, weighted
@@ -17,6 +18,11 @@ WHOLE = (1.0, 2.0, 3.0, 4.0)
 def power_of_e(exponent: Tensor) -> Tensor:
     """e^x. A power of two takes PyTorch a fraction of the time on many CPUs; the product rounds by half a place of x."""
     return torch.exp2(exponent * LOG2_E)
+
+
+def minus_log_sigmoid(x: Tensor) -> Tensor:
+    """-log sigmoid(x), right at both ends: log(1 + e^-x), which is -x below -50 to the last digit of float64."""
+    return softplus(-x, threshold=50.0)
 
 
 def miss_power(evidence: Evidence, state: State, *, gamma: float) -> Tensor:

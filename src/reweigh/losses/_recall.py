@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, Unpack
 
@@ -15,18 +16,21 @@ from ..registry import register_loss
 from ..rules import Rule, State, choice, in_two_passes, log_loss, number, weighted, whole
 from ._sigmoid_settings import takes_indices
 
+EXACT_IN_FLOAT32 = 1 << 24
+
 
 def batch_counts(evidence: Evidence, state: State) -> dict[str, Tensor]:
     """Present labels of each class, and those predicted with more than 1/2; (K,) float64, of this batch."""
-    sure = torch.sign(torch.relu(evidence.log_odds.detach()))  # 1 where p > 1/2
-    found = evidence.by_label(present=sure, absent=torch.zeros_like(sure))
-    present = evidence.by_label(present=torch.ones_like(sure), absent=torch.zeros_like(sure))
+    present = evidence.presence
+    found = present * torch.sign(evidence.log_odds.detach().clamp(min=0.0))  # those with p > 1/2
     if evidence.kept is not None:
         found, present = torch.where(evidence.kept, found, 0.0), torch.where(evidence.kept, present, 0.0)
-    rows = [dim for dim in range(sure.dim()) if dim != 1] if sure.dim() > 1 else [0]
+    rows = [dim for dim in range(found.dim()) if dim != 1] if found.dim() > 1 else [0]
+    # whole numbers: float32 counts them exactly up to 2^24
+    wide = torch.float64 if found.numel() > EXACT_IN_FLOAT32 else found.dtype
     return {
-        "batch_found": found.sum(rows, dtype=torch.float64),
-        "batch_present": present.sum(rows, dtype=torch.float64),
+        "batch_found": found.sum(rows, dtype=wide).double(),
+        "batch_present": present.sum(rows, dtype=wide).double(),
     }
 
 
@@ -47,7 +51,7 @@ def observed_recall(state: State) -> Tensor:
     return recall_of(found, torch.where(seen, state["present"], state["batch_present"]))
 
 
-def recall_weight(evidence: Evidence, state: State, *, recall: partial) -> Tensor:
+def recall_weight(evidence: Evidence, state: State, *, recall: Callable[[State], Tensor]) -> Tensor:
     """1 - recall where the label is present, recall where it is absent."""
     of_class = recall(state)
     present, absent = (evidence.per_class(each).to(evidence.log_p.dtype) for each in (1.0 - of_class, of_class))

@@ -36,7 +36,7 @@ def margin_of(m: float) -> Margin:
 
 def shifted(z: Tensor, p: Tensor, margin: Margin) -> tuple[Tensor, Tensor]:
     """p_m, and 1 where it is above 0, else 0; z the logit and p the probability of the label."""
-    beyond = torch.relu(z.detach() - margin.logit - margin.remainder)
+    beyond = (z.detach() - margin.logit - margin.remainder).clamp(min=0.0)
     above = torch.sign(beyond)
     value = torch.expm1(-beyond) * p.detach() * (margin.m - 1.0)
     return value + above * (p - p.detach()), above

@@ -29,13 +29,13 @@ def finite(loss: str, name: str, value: Any, *, low: float = -LARGEST, above: bo
 
 def label_weight(loss: str, name: str, value: Any) -> Tensor:
     """One number for all classes, (), or one a class, (K,); float64, at least 0."""
-    single = isinstance(value, (int, float)) or (hasattr(value, "__len__") and len(value) == 1)
-    if isinstance(value, Tensor):
-        single = value.numel() == 1
-    if not single:
-        return vector(loss, name, value)
-    alone = value.reshape(()) if isinstance(value, Tensor) else value[0] if hasattr(value, "__len__") else value
-    return torch.tensor(finite(loss, name, alone, low=0.0), dtype=torch.float64)
+    try:
+        found = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is not None and found.numel() == 1:
+        return torch.tensor(finite(loss, name, found.item(), low=0.0), dtype=torch.float64)
+    return vector(loss, name, value)
 
 
 def with_label_weights(rule: Rule, *, positive: Tensor, negative: Tensor) -> Rule:

@@ -14,9 +14,20 @@ May import `evidence`, `kernels` and `rules`. `_block` prices one block of label
 
 from __future__ import annotations
 
+from ..kernels._replay import Programs
 from ._elements import runs, serves, sigmoid_total
 from ._plain import sigmoid_cost
 from ._rows import row_costs, serves_rows
-from ._sums import batch_sums
+from ._sums import all_hard, batch_sums
 
-__all__ = ["batch_sums", "row_costs", "runs", "serves", "serves_rows", "sigmoid_cost", "sigmoid_total"]
+__all__ = [
+    "Programs",
+    "all_hard",
+    "batch_sums",
+    "row_costs",
+    "runs",
+    "serves",
+    "serves_rows",
+    "sigmoid_cost",
+    "sigmoid_total",
+]

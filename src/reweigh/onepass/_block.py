@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,22 +14,56 @@ from ..rules import Rule, State
 from ._plain import sigmoid_cost
 
 BLOCK = 262_144  # elements at a time, in whole rows
+LOG2_E = 1.4426950408889634
 SWAPPED = {"log_p": "log_miss", "log_miss": "log_p", "miss": "p"}  # what it is of the opposite outcome
 
 
 class Form(NamedTuple):
-    """What all blocks of a call have in common."""
+    """What all blocks of a call have in common, but for tensors: calls of one form repeat one recording."""
 
     rule: Rule
-    state: State
+    names: tuple[str, ...]  # of the state's tensors
     dtype: torch.dtype  # of costs and derivative
     gradient_type: torch.dtype  # of the logits
     ignores: bool  # is there a `kept`?
     weighs: bool = False  # is there a weight?
     wanted: bool = False  # the derivative
     reduce: bool = False
-    factor: float = 1.0
-    labels: str = "hard"  # of a block: "hard", "soft", or "own" to the rule
+    largest: float = math.inf  # no logit is farther from 0
+    labels: str = "hard"  # of a block: "hard", "soft", "own" to the rule, or to be "halved" at 1/2
+
+    def key(self) -> tuple:
+        """Tells recordings of one loss apart."""
+        return (id(self.rule), *self[1:])
+
+
+class Block(NamedTuple):
+    """The tensors of a block, as they go into a recording and come out of it."""
+
+    z: Tensor
+    target: Tensor
+    kept: Tensor | None
+    scale: Tensor | None
+    factor: Tensor  # (): what a unit of cost counts
+    state: State
+
+    def tensors(self) -> list[Tensor]:
+        """In order, without what is missing."""
+        return [one for one in (*self[:5], *self.state.values()) if one is not None]
+
+    @staticmethod
+    def of(tensors: Sequence[Tensor], form: Form) -> Block:
+        """The block whose tensors these are."""
+        left = iter(tensors)
+        z, target = next(left), next(left)
+        kept = next(left) if form.ignores else None
+        scale = next(left) if form.weighs else None
+        return Block(z, target, kept, scale, next(left), dict(zip(form.names, left, strict=True)))
+
+
+def rounded_up(largest: float) -> float:
+    """To a power of two, so that calls on similar logits have one form."""
+    return 2.0 ** math.ceil(math.log2(largest)) if 0 < largest < math.inf else largest
 
 
 def rows_in_block(z: Tensor) -> int:
@@ -45,84 +80,92 @@ def rows_of(value: Tensor | None, block: slice) -> Tensor | None:
 
 def labels_of(target: Tensor, kept: Tensor | None, rule: Rule) -> str:
     """How a block is labelled: soft if any label is neither 0 nor 1."""
-    if not target.is_floating_point() or rule.soft == "refused":
+    if not target.is_floating_point() or is_hard(target, kept):
         return "hard"
+    return {"own": "own", "refused": "halved"}.get(rule.soft, "soft")
+
+
+def is_hard(target: Tensor, kept: Tensor | None) -> bool:
+    """Is every floating-point label that counts 0 or 1? The quick way: y - y^2 is 0 there, above it between them."""
     target = target if kept is None else torch.where(kept, target, 0)
-    between = torch.addcmul(target, target, target, value=-1).sum().item()  # y - y^2
-    return "hard" if between == 0.0 else "own" if rule.soft == "own" else "soft"
+    return torch.addcmul(target, target, target, value=-1).sum().item() == 0.0
 
 
-def priced(z: Tensor, target: Tensor, *rest: Tensor, form: Form) -> tuple[Tensor, ...]:
+def priced(*tensors: Tensor, form: Form) -> tuple[Tensor, ...]:
     """Cost of a block, summed or not, and its derivative for the logits if it is wanted."""
-    kept = rest[0] if form.ignores else None
-    scale = rest[-1] if form.weighs else None
+    block = Block.of(tensors, form)
     if form.labels == "own":
-        return _priced_by_soft_cost(z, target, kept, scale, form)
-    label, behind = label_and_distance(z, target, kept, form)
-    p, miss = torch.sigmoid(-behind), torch.sigmoid(behind)
+        return _priced_by_soft_cost(block, form)
+    label, behind = label_and_distance(block, form)
     with torch.set_grad_enabled(form.wanted):
-        leaves = _leaves(behind, p, miss, form)
-        cost = _cost(leaves, label, kept, form)
-    weighed = _weighed(cost.detach(), scale, form)
+        leaves, p, miss = _leaves(behind, form)
+        cost = _cost(leaves, label, block, form)
+    weighed = _weighed(cost.detach(), block.scale, form)
     if not form.wanted:
         return (weighed,)
     if not cost.requires_grad:
         return weighed, torch.zeros_like(behind)
     # What one unit of the outcome's log-odds counts: the derivative for z has the sign of the label.
-    push = (label - 0.5) * (2 * form.factor) if form.labels == "hard" else torch.full_like(label, form.factor)
-    push = push if scale is None else push * scale
+    push = (label * 2.0 - 1.0) * block.factor if form.labels != "soft" else torch.ones_like(label) * block.factor
+    push = push if block.scale is None else push * block.scale
     found = torch.autograd.grad(cost, list(leaves.values()), push.to(cost.dtype), allow_unused=True)
     return weighed, _chained(dict(zip(leaves, found, strict=True)), p, miss)
 
 
-def label_and_distance(z: Tensor, target: Tensor, kept: Tensor | None, form: Form) -> tuple[Tensor, Tensor]:
+def label_and_distance(block: Block, form: Form) -> tuple[Tensor, Tensor]:
     """Labels as numbers, and how far each outcome is behind: minus its log-odds, -z where present, z where absent.
 
     Soft labels: as if all were present.
     """
-    label = _as_number(target, form)
-    z = z.to(form.dtype)
-    if kept is not None:
-        z, label = torch.where(kept, z, 0.0), torch.where(kept, label, 0.0)
+    label, z = _as_number(block.target, form), block.z.to(form.dtype)
+    if block.kept is not None:
+        z, label = torch.where(block.kept, z, 0.0), torch.where(block.kept, label, 0.0)
     if form.rule.offset is not None:
-        z = z + form.rule.offset(form.state).to(form.dtype).view(-1, *[1] * (z.dim() - 2))
-    z = z.clamp(-SURE, SURE)
-    return label, torch.addcmul(z, label, z, value=-2) if form.labels == "hard" else -z
+        z = z + form.rule.offset(block.state).to(form.dtype).view(-1, *[1] * (z.dim() - 2))
+    if form.largest > SURE:
+        z = z.clamp(-SURE, SURE)
+    return label, torch.addcmul(z, label, z, value=-2) if form.labels != "soft" else -z
 
 
 def _as_number(target: Tensor, form: Form) -> Tensor:
-    if target.is_floating_point() and form.rule.soft != "refused":
+    if target.is_floating_point() and form.labels != "halved":
         return target.to(form.dtype)
     positive = target > 0.5 if target.is_floating_point() else target == 1 if target.dtype != torch.bool else target
     return positive.view(torch.uint8).to(form.dtype)  # several times faster than from truth values
 
 
-def _leaves(behind: Tensor, p: Tensor, miss: Tensor, form: Form) -> dict[str, Tensor]:
-    """The numbers that costs are made of, as leaves of the block's own graph."""
+def _leaves(behind: Tensor, form: Form) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """The numbers that costs are made of, as leaves of the block's own graph; p and 1 - p."""
     names = {*form.rule.needs, "miss"}
     if form.labels == "soft":
         names |= {SWAPPED[name] for name in names if name in SWAPPED}
-    numbers = {"miss": miss, "p": p, "log_odds": -behind}
+    numbers = {"log_odds": -behind, "miss": torch.sigmoid(behind)}  # steps that nothing needs are not repeated
     if {"log_p", "log_miss"} & names:
-        tail = torch.log1p(-torch.minimum(p, miss))  # -log(1 + e^-|log-odds|)
-        numbers["log_p"] = tail - behind.clamp(min=0.0)
-        numbers["log_miss"] = tail + behind.clamp(max=0.0)
-    return {name: numbers[name].detach().requires_grad_(form.wanted) for name in sorted(names)}
+        tail = torch.log1p(torch.exp2(behind.abs() * -LOG2_E))  # log(1 + e^-|log-odds|)
+        numbers["log_p"] = -(behind.clamp(min=0.0) + tail)
+        numbers["log_miss"] = behind.clamp(max=0.0) - tail
+    # The quicker of two ways
+    p = torch.exp2(numbers["log_p"] * LOG2_E) if "log_p" in names else torch.sigmoid(-behind)
+    leaves = {**numbers, "p": p}
+    return {name: leaves[name].detach().requires_grad_(form.wanted) for name in sorted(names)}, p, numbers["miss"]
 
 
-def _cost(leaves: dict[str, Tensor], label: Tensor, kept: Tensor | None, form: Form) -> Tensor:
-    rule, state = form.rule, form.state
+def _cost(leaves: dict[str, Tensor], label: Tensor, block: Block, form: Form) -> Tensor:
+    rule = form.rule
     own = {name: leaves[name] for name in (*rule.needs, "miss")}
 
-    def known(numbers: dict[str, Tensor], labels: Tensor) -> Evidence:
-        return Evidence(**numbers, positive=labels.bool(), label=labels, kept=kept, gradient_type=form.gradient_type)
+    def cost_of(numbers: dict[str, Tensor], labels: Tensor) -> Tensor:
+        evidence = Evidence(
+            **numbers, positive=labels.bool(), label=labels, kept=block.kept, gradient_type=form.gradient_type,
+            largest=form.largest,
+        )  # fmt: skip
+        return rule.cost(evidence, block.state)
 
-    if form.labels == "hard":
-        return rule.cost(known(own, label), state)
+    if form.labels != "soft":
+        return cost_of(own, label)
     # As if every label were present, and as if every label were absent: the same numbers, p and 1 - p exchanged.
     other = {name: leaves[SWAPPED[name]] if name in SWAPPED else -leaves[name] for name in own}
-    present = rule.cost(known(own, torch.ones_like(label)), state)
-    absent = rule.cost(known(other, torch.zeros_like(label)), state)
+    present, absent = cost_of(own, torch.ones_like(label)), cost_of(other, torch.zeros_like(label))
     return torch.lerp(absent, present, label.to(absent.dtype))
 
 
@@ -133,22 +176,23 @@ def _weighed(cost: Tensor, scale: Tensor | None, form: Form) -> Tensor:
 
 def _chained(found: Mapping[str, Tensor | None], p: Tensor, miss: Tensor) -> Tensor:
     """Derivative for the log-odds: d log p = 1 - p, d log (1 - p) = -p, dp = p (1 - p)."""
-    slope = torch.zeros_like(p)
+    slope: Any = found.get("log_odds")
     for name, factor, sign in (("log_p", miss, 1), ("log_miss", p, -1), ("miss", p * miss, -1), ("p", p * miss, 1)):
-        if found.get(name) is not None:
-            slope = torch.addcmul(slope, found[name], factor, value=sign)
-    return slope if found.get("log_odds") is None else slope + found["log_odds"]
+        part = found.get(name)
+        if part is not None and slope is None:
+            slope = part * factor if sign > 0 else -part * factor
+        elif part is not None:
+            slope = torch.addcmul(slope, part, factor, value=sign)
+    return torch.zeros_like(p) if slope is None else slope
 
 
-def _priced_by_soft_cost(
-    z: Tensor, target: Tensor, kept: Tensor | None, scale: Tensor | None, form: Form
-) -> tuple[Tensor, ...]:
+def _priced_by_soft_cost(block: Block, form: Form) -> tuple[Tensor, ...]:
     with torch.set_grad_enabled(form.wanted):
-        leaf = z.detach().to(form.dtype).requires_grad_(form.wanted)
-        cost = sigmoid_cost(leaf, target, kept, form.rule, form.state)
-    weighed = _weighed(cost.detach(), scale, form)
+        leaf = block.z.detach().to(form.dtype).requires_grad_(form.wanted)
+        cost = sigmoid_cost(leaf, block.target, block.kept, form.rule, block.state)
+    weighed = _weighed(cost.detach(), block.scale, form)
     if not form.wanted:
         return (weighed,)
-    push = torch.full_like(cost, form.factor)
-    push = push if scale is None else push * scale
+    push = torch.ones_like(cost) * block.factor
+    push = push if block.scale is None else push * block.scale
     return weighed, torch.autograd.grad(cost, leaf, push)[0]

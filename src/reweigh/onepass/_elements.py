@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..kernels._replay import Repeated
+from ..kernels._replay import Programs, Repeated
 from ..rules import Rule, State
-from ._block import Form, labels_of, priced, rows_in_block, rows_of
+from ._block import Block, Form, labels_of, priced, rounded_up, rows_in_block, rows_of
 from ._plain import sigmoid_cost
 
 
@@ -38,17 +37,32 @@ def sigmoid_total(
     state: State,
     factor: float,
     reduce: bool,
+    largest: float = math.inf,
+    programs: Programs | None = None,
 ) -> Tensor:
-    """factor * sum(weight * cost), or with `reduce` false weight * cost in the shape of the logits."""
-    call = {"kept": kept, "rule": rule, "state": state, "factor": factor, "reduce": reduce}
-    return _OnePass.apply(z, target, weight, call)
+    """factor * sum(weight * cost), or with `reduce` false weight * cost in the shape of the logits.
+
+    `largest`: no logit is farther from 0, as far as the caller knows. `programs`: of earlier calls of this loss.
+    """
+    largest = math.inf if rule.offset is not None else rounded_up(largest)
+    return _OnePass.apply(z, target, weight, _Call(kept, rule, state, factor, reduce, largest, programs or Programs()))
+
+
+class _Call(NamedTuple):
+    kept: Tensor | None
+    rule: Rule
+    state: State
+    factor: float
+    reduce: bool
+    largest: float
+    programs: Programs
 
 
 class _OnePass(torch.autograd.Function):
     """weight * cost, summed or not; the forward pass keeps the derivative."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, target: Tensor, weight: Tensor | None, call: Mapping[str, Any]) -> Tensor:
+    def forward(ctx: Any, z: Tensor, target: Tensor, weight: Tensor | None, call: _Call) -> Tensor:
         wanted = ctx.needs_input_grad[0]
         value, derivative = _in_blocks(z.detach(), target, weight, call, wanted)
         ctx.save_for_backward(z, target, weight)
@@ -71,44 +85,46 @@ class _OnePass(torch.autograd.Function):
         return derivative.mul_(gradient).to(z.dtype), None, None, None
 
 
-def _plain(z: Tensor, target: Tensor, weight: Tensor | None, call: Mapping[str, Any]) -> Tensor:
-    cost = sigmoid_cost(z, target, call["kept"], call["rule"], call["state"])
+def _plain(z: Tensor, target: Tensor, weight: Tensor | None, call: _Call) -> Tensor:
+    cost = sigmoid_cost(z, target, call.kept, call.rule, call.state)
     cost = cost if weight is None else cost * weight
-    return cost.sum() * call["factor"] if call["reduce"] else cost
+    return cost.sum() * call.factor if call.reduce else cost
 
 
 def _in_blocks(
-    z: Tensor, target: Tensor, weight: Tensor | None, call: Mapping[str, Any], wanted: bool
+    z: Tensor, target: Tensor, weight: Tensor | None, call: _Call, wanted: bool
 ) -> tuple[Tensor, Tensor | None]:
     dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
-    kept, reduce, rule = call["kept"], call["reduce"], call["rule"]
     form = Form(
-        rule, call["state"], dtype, z.dtype, kept is not None, weight is not None, wanted, reduce,
-        float(call["factor"]) if reduce else 1.0,
+        call.rule, tuple(call.state), dtype, z.dtype, call.kept is not None, weight is not None, wanted, call.reduce,
+        call.largest,
     )  # fmt: skip
+    factor = torch.tensor(float(call.factor) if call.reduce else 1.0, dtype=dtype)
     derivative = torch.empty_like(z, dtype=dtype) if wanted else None
-    costs = None if reduce else torch.empty_like(z, dtype=dtype)
+    costs = None if call.reduce else torch.empty_like(z, dtype=dtype)
     rows = rows_in_block(z)
     prices: dict[str, Repeated] = {}
     total = 0.0
     for start in range(0, len(z), rows):
-        block = slice(start, start + rows)
-        parts = [z[block], target[block], rows_of(kept, block), rows_of(weight, block)]
-        labels = labels_of(parts[1], parts[2], rule)
-        if labels not in prices:
-            price = partial(priced, form=form._replace(labels=labels))
-            prices[labels] = Repeated(price, blocks=len(z) // rows)
-        given = [part for part in parts if part is not None]
-        into = None if derivative is None else derivative[block]
+        part = slice(start, start + rows)
+        block = Block(z[part], target[part], rows_of(call.kept, part), rows_of(weight, part), factor, call.state)
+        own = form._replace(labels=labels_of(block.target, block.kept, call.rule))
+        if own.labels not in prices:
+            price = partial(priced, form=own)
+            prices[own.labels] = call.programs.take(own.key(), price, blocks=len(z) // rows)
+        tensors = block.tensors()
+        into = None if derivative is None else derivative[part]
         if costs is None:
-            found = prices[labels](*given, into=into)
-            total += _finite_total(found[0].item(), given, form._replace(labels=labels))
+            found = prices[own.labels](*tensors, into=into)
+            total += _finite_total(found[0].item(), tensors, own)
         else:
-            found = prices[labels](*given, into=costs[block] if into is None else into)
-            _store(found[0], costs[block])
+            found = prices[own.labels](*tensors, into=costs[part] if into is None else into)
+            _store(found[0], costs[part])
         if into is not None:
             _store(found[1], into)
-    return (torch.tensor(total * form.factor, dtype=dtype) if costs is None else costs), derivative
+    for labels, repeated in prices.items():
+        call.programs.put(form._replace(labels=labels).key(), repeated)
+    return (torch.tensor(total * float(call.factor), dtype=dtype) if costs is None else costs), derivative
 
 
 def _store(result: Tensor, place: Tensor) -> None:
@@ -116,8 +132,8 @@ def _store(result: Tensor, place: Tensor) -> None:
         place.copy_(result)
 
 
-def _finite_total(total: float, parts: list[Tensor], form: Form) -> float:
+def _finite_total(total: float, tensors: list[Tensor], form: Form) -> float:
     """The sum of a block, in float64 where its own type overflows."""
     if math.isfinite(total):
         return total
-    return priced(*parts, form=form._replace(wanted=False, reduce=False))[0].sum(dtype=torch.float64).item()
+    return priced(*tensors, form=form._replace(wanted=False, reduce=False))[0].sum(dtype=torch.float64).item()
