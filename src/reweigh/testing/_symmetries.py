@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ._checks import apply_if, check
 from ._compare import demand, demand_close
 from ._subject import Subject, draw
-from ._values import costs_and_gradient
+from ._values import costs_and_gradient, weights_like
+
+TIGHT: dict[str, Any] = {"relative": 1e-9, "absolute": 1e-12}
 
 
 def _costs(subject: Subject, logits: Tensor, target: Tensor) -> Tensor:
@@ -101,23 +105,24 @@ def gradient_of_other_rows(subject: Subject) -> None:
 def layouts(subject: Subject) -> None:
     """Transposed, expanded, sliced and channels-last inputs cost the same as contiguous ones."""
     data = draw(subject, 6, seed=10)
-    plain = costs_and_gradient(subject, data, torch.float32)
-    z, y = subject.place(data.logits, torch.float32), subject.place(data.target)
-    apart = torch.zeros(*z.shape, 2, device=z.device)
+    plain = costs_and_gradient(subject, data, torch.float64)
+    z, y = subject.place(data.logits), subject.place(data.target)
+    apart = torch.zeros(*z.shape, 2, device=z.device, dtype=z.dtype)
     apart[..., 0] = z
     wide = torch.stack([y, y], -1)
     for what, other in (("transposed", z.mT.contiguous().mT), ("sliced", apart[..., 0])):
         other = other.detach().requires_grad_()
         cost = subject.built(reduction="none")(other, wide[..., 0])
-        (gradient,) = torch.autograd.grad(cost.sum(), other)
-        demand_close(cost, plain[0], f"{what} logits", relative=1e-6, absolute=1e-9)
-        demand(gradient.shape == z.shape, f"the gradient of {what} logits has shape {tuple(gradient.shape)}.")
-    row = z[:1].expand(6, *z.shape[1:])
-    repeated = _costs(subject, row, y[:1].expand(6, *y.shape[1:]))
-    demand_close(
-        repeated, _costs(subject, row.contiguous(), y[:1].repeat(6, *[1] * (y.dim() - 1))), "an expanded row",
-        relative=1e-6, absolute=1e-9,
-    )  # fmt: skip
+        (gradient,) = torch.autograd.grad(cost, other, weights_like(cost))
+        demand_close(cost, plain[0], f"{what} logits", **TIGHT)
+        demand_close(gradient, plain[1], f"the gradient of {what} logits", **TIGHT)
+    loss, rows = subject.built(reduction="none"), 6
+    row, label = z[:1].clone().requires_grad_(), y[:1]
+    repeated = loss(row.expand(rows, *z.shape[1:]), label.expand(rows, *y.shape[1:]))
+    copied = loss(row.repeat(rows, *[1] * (z.dim() - 1)), label.repeat(rows, *[1] * (y.dim() - 1)))
+    demand_close(repeated, copied, "an expanded row", **TIGHT)
+    slopes = [torch.autograd.grad(cost.sum(), row)[0] for cost in (repeated, copied)]
+    demand_close(slopes[0], slopes[1], "the gradient of an expanded row", **TIGHT)
 
 
 @check("channels_last")
@@ -127,9 +132,9 @@ def channels_last(subject: Subject) -> None:
     data = draw(subject, 2, dense=(2, 3), seed=11)
     found = []
     for memory in (torch.contiguous_format, torch.channels_last):
-        z = subject.place(data.logits, torch.float32).contiguous(memory_format=memory).requires_grad_()
+        z = subject.place(data.logits).contiguous(memory_format=memory).requires_grad_()
         cost = subject.built(reduction="none")(z, subject.place(data.target))
         (gradient,) = torch.autograd.grad(cost.sum(), z)
         found.append((cost, gradient))
-    demand_close(found[1][0], found[0][0], "channels-last costs", relative=1e-6, absolute=1e-9)
-    demand_close(found[1][1], found[0][1], "channels-last gradients", relative=1e-5, absolute=1e-8)
+    demand_close(found[1][0], found[0][0], "channels-last costs", **TIGHT)
+    demand_close(found[1][1], found[0][1], "channels-last gradients", **TIGHT)
