@@ -152,6 +152,23 @@ def test_debiasing_keeps_a_bin_of_zeros_apart():
     assert metrics.expected_calibration_error(table, bins=6, debias=True) == pytest.approx(folded / 60, rel=1e-12)
 
 
+@pytest.mark.parametrize("bins", ["ten", None, [3], float("nan"), float("inf"), 2.5, 0, True])
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_a_wrong_number_of_bins_is_named(bins, binning):
+    table = Predictions(confidence=[0.75, 0.5], correct=[True, False])
+    for settings in ({"bins": bins}, {"max_bins": bins}) if bins is not None else ({"bins": bins},):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))}=.*whole number of at least 1"):
+            metrics.expected_calibration_error(table, binning=binning, **settings)
+    with pytest.raises(ValueError, match="bins=.*whole number"):
+        assign(table.top_confidence, bins=bins, binning=binning)
+
+
+@pytest.mark.parametrize("settings", [{"parity": "other"}, {"parity": "official", "binning": "width"}])
+def test_a_parity_without_a_rule_is_refused(settings):
+    with pytest.raises(ValueError, match="parity="):
+        metrics.expected_calibration_error(Predictions(confidence=[0.75], correct=[True]), **settings)
+
+
 def test_debiasing_takes_chance_off():
     errors = []
     for seed in range(40):

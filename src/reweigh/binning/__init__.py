@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ._edges import interpolated_edges, members, split_edges, width_edges, width_members
 from ._error import calibration_error, checked_norm, debiased_calibration_error
-from ._rules import RULES, Bins, assign
+from ._rules import RULES, Bins, assign, check_parity, is_count
 from ._sums import add_up, bin_sums, exact_sum, halves
 
 __all__ = [
@@ -17,11 +17,13 @@ __all__ = [
     "assign",
     "bin_sums",
     "calibration_error",
+    "check_parity",
     "checked_norm",
     "debiased_calibration_error",
     "exact_sum",
     "halves",
     "interpolated_edges",
+    "is_count",
     "members",
     "split_edges",
     "width_edges",

@@ -6,7 +6,8 @@ in what they do with remainders and ties, and published numbers differ with them
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 
@@ -128,6 +129,19 @@ RULES = {
 }
 
 
+def is_count(value: Any) -> bool:
+    """Whether this is a whole number of at least 1; 15.0 is one, True, NaN and "15" are not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and value >= 1 and value % 1 == 0
+
+
+def check_parity(parity: Any, binning: str, doing: str) -> None:
+    """Only one rule has a published program that differs from its definition."""
+    if parity not in (None, "official") or (parity and binning != "mass_interpolated"):
+        raise bad_input(
+            doing, came=f"parity={parity!r} with binning={binning!r}", expected="'official' with 'mass_interpolated'"
+        )
+
+
 def assign(
     values: Tensor,
     *,
@@ -146,16 +160,15 @@ def assign(
     doing = "placing values in bins"
     if binning not in RULES:
         raise unknown_name("binning", str(binning), RULES)
-    if isinstance(bins, bool) or int(bins) != bins or bins < 1:
+    if not is_count(bins):
         raise bad_input(doing, came=f"bins={bins!r}", expected="a whole number of at least 1")
     if closed not in ("right", "left"):
         raise bad_input(doing, came=f"closed={closed!r}", expected="'right' or 'left'")
-    if max_bins is not None and max_bins < 1:
+    if max_bins is not None and not is_count(max_bins):
         raise bad_input(doing, came=f"max_bins={max_bins!r}", expected="a whole number of at least 1, or None")
-    if parity not in (None, "official") or (parity and binning != "mass_interpolated"):
-        raise bad_input(
-            doing, came=f"parity={parity!r} with binning={binning!r}", expected="'official' with 'mass_interpolated'"
-        )
+    check_parity(parity, binning, doing)
     if len(values) == 0:
         raise bad_input(doing, came="no values", expected="at least one")
-    return RULES[binning](Request(values.double(), int(bins), closed, correct, max_bins, parity))
+    return RULES[binning](
+        Request(values.double(), int(bins), closed, correct, None if max_bins is None else int(max_bins), parity)
+    )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy
 import torch
 
-from ..binning import RULES, assign, bin_sums, members, split_edges, width_edges, width_members
+from ..binning import RULES, assign, bin_sums, check_parity, is_count, members, split_edges, width_edges, width_members
 from ..errors import bad_input, unknown_name
 from ..predictions import Predictions
 from ._outcomes import outcome_block, outcomes
@@ -46,8 +46,10 @@ def check_binning(cut: Binning) -> Binning:
     for name, value, known in (("classes", cut.classes, ("all", "present")), ("closed", cut.closed, ("right", "left"))):
         if value not in known:
             raise bad_input(f"computing {WHAT}", came=f"{name}={value!r}", expected=" or ".join(map(repr, known)))
-    if isinstance(cut.bins, bool) or int(cut.bins) != cut.bins or cut.bins < 1:
-        raise bad_input(f"computing {WHAT}", came=f"bins={cut.bins!r}", expected="a whole number of at least 1")
+    for name, value in (("bins", cut.bins), ("max_bins", 1 if cut.max_bins is None else cut.max_bins)):
+        if not is_count(value):
+            raise bad_input(f"computing {WHAT}", came=f"{name}={value!r}", expected="a whole number of at least 1")
+    check_parity(cut.parity, cut.binning, f"computing {WHAT}")
     if cut.debias and cut.binning not in ("width", "mass", "mass_split"):
         raise bad_input(
             f"computing {WHAT}",
