@@ -197,7 +197,7 @@ def test_shards_of_processes_that_did_not_run_together(tmp_path, monkeypatch):
 
     path = tmp_path / "val.parquet"
     for rank in range(2):
-        monkeypatch.setattr(_recorder, "_process_started", lambda rank=rank: time.time() + 100 * rank)
+        monkeypatch.setattr(_recorder, "process_started", lambda rank=rank: time.time() + 100 * rank)
         with reweigh.record(path, rank=rank, world_size=2) as recorder:
             loop(recorder, range(rank * 5, rank * 5 + 5))
     with pytest.raises(InputError, match=r"written before other ranks had started"):

@@ -10,9 +10,27 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError
+from ._completion import names_of
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, errors included.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-m",
+        "--metric",
+        metavar="NAME,...",
+        help="Metrics, as in ECE:bins=10,accuracy.",
+        autocompletion=names_of("metric"),
+    ),
+]
+Ignore = Annotated[list[str] | None, typer.Option(metavar="CODE", help="A check not to run; can be repeated.")]
+Interval = Annotated[float, typer.Option(metavar="LEVEL", help="Level of the intervals.")]
+Resamples = Annotated[int, typer.Option(metavar="N", help="Resamples behind the intervals; 0 for no intervals.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the resamples.")]
+Cluster = Annotated[str | None, typer.Option(metavar="GROUP", help="Group resampled as a whole (patients, videos).")]
+Split = Annotated[str | None, typer.Option(metavar="SPLIT", help="Which predictions of a run folder.")]
+SaveJson = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Save the result as JSON, too.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The file to write.")]
 
 

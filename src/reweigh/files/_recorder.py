@@ -7,7 +7,6 @@ for one another; `reweigh.open("val.parquet")` says which ranks are missing.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +21,12 @@ from ..predictions import Predictions
 from . import _ranks, _repeats
 from ._assemble import assemble
 from ._names import Choice, resolve
+from ._process import DOING, place_of, process_started, run_name
 from ._save import write, writer_of
 
 ROWS_PER_PART = 65_536
 BYTES_PER_PART = 64 << 20
 SECONDS_PER_PART = 30.0
-DOING = "recording predictions"
-_COUNTS: dict[tuple[str, int], int] = {}  # how often this process has recorded to a path
 
 
 def record(
@@ -48,32 +46,13 @@ def record(
     ranks need `ids`, because samplers pad the last batch with rows of other ranks: the same id with the same content
     is kept once, with another content it is an error. `unique=True` says that no row is on two ranks.
     """
-    place, count = _place(rank, world_size)
+    place, count = place_of(rank, world_size)
     if rows_per_part < 1:
         raise bad_input(DOING, came=f"rows_per_part={rows_per_part}", expected="at least 1")
     constant = {"head": head, "class_names": class_names, "about": about}
     return Recorder(
         Path(os.path.expanduser(os.fspath(path))), place, count, constant, unique or count == 1, rows_per_part
     )
-
-
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's rank and the number of ranks."""
-    if (rank is None) != (world_size is None):
-        raise bad_input(DOING, came=f"rank={rank} and world_size={world_size}", expected="both or neither")
-    if rank is None or world_size is None:
-        group = torch.distributed
-        if group.is_available() and group.is_initialized():
-            rank, world_size = group.get_rank(), group.get_world_size()
-        else:
-            rank, world_size = (
-                int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
-            )
-    if not 0 <= rank < world_size:
-        raise bad_input(
-            DOING, came=f"rank={rank} of world_size={world_size}", expected="a rank from 0 to world_size - 1"
-        )
-    return rank, world_size
 
 
 class Recorder:
@@ -107,7 +86,7 @@ class Recorder:
             raise InputError(
                 f"{DOING}: {self._path} is a file, and {self._world} ranks write a folder of shards. Delete it or choose another name."
             )
-        self._run = _run_name(self._path, self._rank)
+        self._run = run_name(self._path, self._rank)
         with _sentences(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._remove(_own(self._folder, self._rank))
@@ -223,7 +202,7 @@ class Recorder:
 
     def _note(self, *, empty: bool = False) -> dict[str, Any]:
         note = {"rank": self._rank, "world": self._world, "run": self._run, "empty": empty}
-        return {"recording": {**note, "process_started": _process_started(), "written": time.time()}}
+        return {"recording": {**note, "process_started": process_started(), "written": time.time()}}
 
     def _remove(self, files: Sequence[Path]) -> None:
         for file in files:
@@ -288,35 +267,3 @@ class _sentences:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError):
             raise InputError(f"{DOING} to {self.path}: {error.strerror or error} ({error.filename}).") from error
-
-
-def _run_name(path: Path, rank: int) -> str:
-    """The same on all ranks of one recording: the launcher's names for the run, and how often it recorded here."""
-    key = (os.path.abspath(path), rank)
-    _COUNTS[key] = _COUNTS.get(key, 0) + 1
-    names = (
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_RESTART_COUNT",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-    )
-    words = [os.environ.get(name, "") for name in names] + [str(_COUNTS[key])]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-
-
-_LOADED = time.time()
-
-
-def _process_started() -> float:
-    """When this process began, in seconds since the epoch; when this module was loaded where the system does not say."""
-    try:
-        ticks = int(
-            Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
-        )
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-        booted = next(int(line.split()[1]) for line in lines if line.startswith("btime"))
-        return booted + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, StopIteration):
-        return _LOADED

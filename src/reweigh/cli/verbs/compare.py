@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .._columns import with_columns
-from .._completion import names_of
-from .._options import Debug, Import, Json
+from .._options import Cluster, Debug, Ignore, Import, Interval, Json, Metrics, Resamples, SaveJson, Seed, Split
 from .._output import save_json, show
 
 EXAMPLES = """
@@ -26,29 +25,14 @@ def verb(
             metavar="FILE", help="Prediction files or run folders; the first is what others are compared to."
         ),
     ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-m",
-            "--metric",
-            metavar="NAME,...",
-            help="Metrics, as in ECE:bins=10,accuracy.",
-            autocompletion=names_of("metric"),
-        ),
-    ] = None,
-    split: Annotated[str | None, typer.Option(metavar="SPLIT", help="Which predictions of run folders.")] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="A check not to run; can be repeated.")
-    ] = None,
-    interval: Annotated[float, typer.Option(metavar="LEVEL", help="Level of the intervals.")] = 0.95,
-    resamples: Annotated[int, typer.Option(metavar="N", help="Resamples behind the intervals.")] = 200,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the resamples.")] = 0,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Group that is resampled as a whole (patients, videos).")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Save the result as JSON, too.")
-    ] = None,
+    metric: Metrics = None,
+    split: Split = None,
+    ignore: Ignore = None,
+    interval: Interval = 0.95,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    cluster: Cluster = None,
+    output: SaveJson = None,
     columns: Any = None,
     modules: Import = None,
     json: Json = False,

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .._columns import with_columns
-from .._completion import names_of
-from .._options import Debug, Import, Json
+from .._options import Cluster, Debug, Ignore, Import, Interval, Json, Metrics, Resamples, SaveJson, Seed, Split
 from .._output import save_json, show
 from .._progress import track
 
@@ -25,16 +24,7 @@ reweigh evaluate shards/ --engine ray --json
 @with_columns
 def verb(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Prediction files, folders of shards, or runs.")],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-m",
-            "--metric",
-            metavar="NAME,...",
-            help="Metrics, as in ECE:bins=10,accuracy.",
-            autocompletion=names_of("metric"),
-        ),
-    ] = None,
+    metric: Metrics = None,
     by: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="Look at each value of a group, or of 'class'.")
     ] = None,
@@ -50,22 +40,14 @@ def verb(
     reference: Annotated[
         str | None, typer.Option(metavar="FILE", help="An earlier result that this one must not be worse than.")
     ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="A check not to run; can be repeated.")
-    ] = None,
-    interval: Annotated[float, typer.Option(metavar="LEVEL", help="Level of the intervals.")] = 0.95,
-    resamples: Annotated[
-        int, typer.Option(metavar="N", help="Resamples behind the intervals; 0 for no intervals.")
-    ] = 200,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the resamples.")] = 0,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Group that is resampled as a whole (patients, videos).")
-    ] = None,
+    ignore: Ignore = None,
+    interval: Interval = 0.95,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    cluster: Cluster = None,
     engine: Annotated[str | None, typer.Option(metavar="ENGINE", help="memory, stream or ray.")] = None,
-    split: Annotated[str | None, typer.Option(metavar="SPLIT", help="Which predictions of a run folder.")] = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Save the result as JSON, too.")
-    ] = None,
+    split: Split = None,
+    output: SaveJson = None,
     columns: Any = None,
     modules: Import = None,
     json: Json = False,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .._columns import with_columns
-from .._options import Debug, Import, Json
+from .._options import Debug, Ignore, Import, Json
 from .._output import show
 from .._tables import table, width
 
@@ -24,9 +24,7 @@ def verb(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A prediction file, a folder of shards, or a calibrator.")
     ],
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="A check not to run; can be repeated.")
-    ] = None,
+    ignore: Ignore = None,
     columns: Any = None,
     modules: Import = None,
     json: Json = False,
