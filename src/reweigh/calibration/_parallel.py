@@ -1,8 +1,8 @@
 """Blocks of rows worked on by a few threads, with results in the order of the blocks.
 
-Blocks are small enough that no operation inside is divided further: torch's own division of each operation waits for
-all its threads every time, which on a busy machine costs more than the work. Results do not depend on the number of
-threads.
+Blocks are small enough that torch has no reason to divide an operation further: its own division of each operation
+waits for all its threads every time, which on a busy machine costs many times the work. For the same reason the work
+is done beside the main thread even where one worker is enough. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ ELEMENTS_ON_GPU = 1 << 24
 
 def over_blocks(rows: Rows, function: Callable[[slice], Result]) -> list[Result]:
     """[function(block) for each block of rows]."""
-    on_gpu = rows.logits.device.type != "cpu"  # type: ignore[union-attr]
-    step = max(1, (ELEMENTS_ON_GPU if on_gpu else ELEMENTS) // max(1, rows.classes))
-    blocks = [slice(start, min(start + step, rows.count)) for start in range(0, rows.count, step)]
-    workers = 1 if on_gpu else min(torch.get_num_threads(), len(blocks) // 2)
-    if workers < 2:
-        return [function(block) for block in blocks]
-    share = -(-len(blocks) // workers)
-    parts = [blocks[start : start + share] for start in range(0, len(blocks), share)]
+    return over_slices(rows.count, rows.classes, rows.logits.device, function)  # type: ignore[union-attr]
+
+
+def over_slices(count: int, width: int, device: torch.device, function: Callable[[slice], Result]) -> list[Result]:
+    """[function(part) for each part of `count` rows of `width` numbers]."""
+    on_processor = device.type == "cpu"
+    step = max(1, (ELEMENTS if on_processor else ELEMENTS_ON_GPU) // max(1, width))
+    parts = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+    workers = min(torch.get_num_threads(), len(parts)) if on_processor else 1
+    if torch.get_num_threads() == 1 or not on_processor:
+        return [function(part) for part in parts]
+    share = -(-len(parts) // workers)
+    runs = [parts[start : start + share] for start in range(0, len(parts), share)]
     with ThreadPoolExecutor(workers) as pool:
-        return [result for part in pool.map(lambda part: [function(block) for block in part], parts) for result in part]
+        return [result for run in pool.map(lambda run: [function(part) for part in run], runs) for result in run]

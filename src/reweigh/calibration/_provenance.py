@@ -1,7 +1,7 @@
 """What a calibrator was fitted on, so that judging it on its own rows is noticed.
 
-Kept are counts and a sketch: the 1,024 smallest 64-bit hashes of the rows' ids, and likewise of their scores. The
-share of a sketch that is found among other rows estimates the share of the fitted rows that is, to about 0.03.
+Kept are counts and two sketches: the 1,024 smallest 64-bit hashes of the rows' ids, and hashes of about as many rows'
+scores, chosen by the scores themselves. The share of a sketch that is found among other rows estimates the share of the fitted rows that is, to about 0.03.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Provenance:
     def of(rows: Rows) -> Provenance:
         """The short form that a file remembers."""
         ids = None if rows.ids is None else _smallest(hash_ids(rows.ids))
-        return Provenance(rows.count, rows.total, _class_counts(rows), ids, _smallest(_hash_scores(rows)))
+        return Provenance(rows.count, rows.total, _class_counts(rows), ids, _sketch_of_scores(rows))
 
     @staticmethod
     def full(rows: Rows) -> Provenance:
@@ -113,23 +113,36 @@ def hash_ids(ids: Any) -> np.ndarray:
     return mix(total)
 
 
-def _hash_scores(rows: Rows) -> np.ndarray:
-    """(n,) uint64 hashes of a few numbers of each row, in float64."""
+def _hash_scores(rows: Rows, places: np.ndarray | None = None) -> np.ndarray:
+    """uint64 hashes of a few numbers of each row (or of the rows at `places`), in float64."""
     if rows.logits is None:
         mixture = rows.confidence.cpu().numpy()  # type: ignore[union-attr]
+        mixture = mixture if places is None else mixture[places]
     else:
-        first, last = (rows.logits[:, place].double().cpu().numpy() for place in (0, -1))
+        chosen = slice(None) if places is None else torch.from_numpy(places).to(rows.logits.device)
+        first, last = (rows.logits[chosen, place].double().cpu().numpy() for place in (0, -1))
         mixture = np.where(np.isfinite(first), first, 0.0) * 0.6180339887498949
         mixture += np.where(np.isfinite(last), last, 0.0) * 0.4142135623730951
-        mixture += rows.highest.double().cpu().numpy()  # type: ignore[union-attr]
+        mixture += rows.highest[chosen].double().cpu().numpy()  # type: ignore[index]
     return mix(np.ascontiguousarray(mixture + 0.0).view(np.uint64))
+
+
+def _sketch_of_scores(rows: Rows) -> np.ndarray:
+    """The sketch of the scores. Which rows it takes is decided by one number of each, the rest is read of those alone."""
+    key = rows.confidence if rows.logits is None else rows.highest
+    plain = np.ascontiguousarray(key.double().cpu().numpy() + 0.0).view(np.uint64)  # type: ignore[union-attr]
+    cheap = plain * np.uint64(0x9E3779B97F4A7C15)
+    places = np.arange(len(cheap))
+    if len(cheap) > 16 * SKETCH:
+        # keys are near uniform: a cut that leaves four sketches' worth is found without sorting
+        few = np.flatnonzero(cheap < np.uint64(int(4 * SKETCH / len(cheap) * 2**64)))
+        places = few if len(few) >= 2 * SKETCH else places
+    if len(places) > SKETCH:
+        last = np.partition(cheap[places], SKETCH - 1)[SKETCH - 1]
+        places = places[cheap[places] <= last]  # rows of one key go together, whatever their order
+    return np.unique(_hash_scores(rows, places))[: 4 * SKETCH]
 
 
 def _smallest(hashes: np.ndarray) -> np.ndarray:
     """The smallest distinct hashes, ascending."""
-    if len(hashes) > 16 * SKETCH:
-        # hashes are uniform: a cut that leaves four sketches' worth is found without sorting
-        cut = np.uint64(int(4 * SKETCH / len(hashes) * 2**64))
-        few = hashes[hashes < cut]
-        hashes = few if len(few) >= 2 * SKETCH else hashes
     return np.unique(hashes)[:SKETCH]

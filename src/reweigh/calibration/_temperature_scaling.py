@@ -11,7 +11,7 @@ import torch
 from ..errors import bad_input
 from ..registry import register_calibrator
 from ._calibrator import Calibrator
-from ._inverse_temperature import Root, find_root
+from ._inverse_temperature import Root, find_root, halley_step
 from ._maps import LogitMap, Scale
 from ._rows import Rows
 from ._tempering import logit_scale, sigmoid_moments, softmax_moments, top_confidence, true_gap
@@ -120,7 +120,9 @@ def most_likely(rows: Rows) -> Found:
     if few is not None:
         some, some_gap = rows.take(few), gap[few]
         rough = find_root(lambda b: softmax_moments(some, some_gap, b), start)
-        start = rough.inverse if rough.found and 1e-3 < rough.inverse * scale < 1e3 else start
+        if rough.found and 1e-3 < rough.inverse * scale < 1e3:
+            step = halley_step(softmax_moments(rows, gap, rough.inverse, single=rows.logits.dtype != torch.float64))
+            start = rough.inverse * (1 + step) if abs(step) < 0.5 else rough.inverse
     return _settle(rows, find_root(lambda b: softmax_moments(rows, gap, b), start), scale)
 
 

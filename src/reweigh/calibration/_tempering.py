@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ._maps import softplus
-from ._parallel import over_blocks
+from ._parallel import over_blocks, over_slices
 from ._rows import Rows
 
 Tensor = torch.Tensor
@@ -44,26 +44,36 @@ def true_gap(rows: Rows) -> Tensor:
     return gap
 
 
-def softmax_moments(rows: Rows, gap: Tensor, inverse: float) -> Moments:
-    """The sums at one inverse temperature; one pass over the logits."""
+def softmax_moments(rows: Rows, gap: Tensor, inverse: float, *, single: bool = False) -> Moments:
+    """The sums at one inverse temperature; one pass over the logits.
+
+    `single` takes the exponentials in float32, half the work, for a step that a float64 pass will follow.
+    """
+    exact = torch.float32 if single else torch.float64
     narrow = rows.classes < NARROW
     axis = 0 if narrow else 1
+    sums = torch.empty(4, rows.count, dtype=exact, device=gap.device)  # of exp(v), exp(v) v, exp(v) v^2, exp(v) v^3
 
-    def sums(block: slice) -> Tensor:
-        z, highest = rows.logits[block], rows.highest[block].double()  # type: ignore[index]
-        v = (z.t() if narrow else z).to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+    def fill(block: slice) -> None:
+        z, highest = rows.logits[block], rows.highest[block].to(exact)  # type: ignore[index]
+        v = (z.t() if narrow else z).to(exact, copy=True, memory_format=torch.contiguous_format)
         v.sub_(highest if narrow else highest.unsqueeze(1)).mul_(inverse).clamp_(min=LOWEST)
-        weighted = v.exp()  # (., .) exp(v), then exp(v) v, v^2, v^3
-        mass = weighted.sum(axis)
-        one = weighted.mul_(v).sum(axis).div_(mass)
-        two = weighted.mul_(v).sum(axis).div_(mass)
-        three = weighted.mul_(v).sum(axis).div_(mass)
-        true = gap[block] * inverse
-        square = one * one
-        parts = torch.stack([mass.log() - true, one - true, two - square, three - 3 * one * two + 2 * one * square])
-        return parts.sum(1) if rows.weight is None else (parts * rows.weight[block]).sum(1)
+        weighted = v.exp()
+        torch.sum(weighted, axis, out=sums[0, block])
+        for power in (1, 2, 3):
+            torch.sum(weighted.mul_(v), axis, out=sums[power, block])
 
-    return Moments(*torch.stack(over_blocks(rows, sums)).sum(0).tolist())
+    def finish(part: slice) -> Tensor:
+        mass, one, two, three = sums[:, part].double()
+        one, two, three = one.div_(mass), two.div_(mass), three.div_(mass)
+        true = gap[part] * inverse
+        square = one * one
+        table = torch.stack([mass.log() - true, one - true, two - square, three - 3 * one * two + 2 * one * square])
+        return table.sum(1) if rows.weight is None else (table * rows.weight[part]).sum(1)
+
+    over_blocks(rows, fill)
+    parts = over_slices(rows.count, len(sums), gap.device, finish)
+    return Moments(*torch.stack(parts).sum(0).tolist())
 
 
 def sigmoid_moments(rows: Rows, inverse: float) -> Moments:
