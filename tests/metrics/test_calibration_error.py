@@ -159,7 +159,7 @@ def test_a_wrong_number_of_bins_is_named(bins, binning):
     for settings in ({"bins": bins}, {"max_bins": bins}) if bins is not None else ({"bins": bins},):
         with pytest.raises(ValueError, match=f"{next(iter(settings))}=.*whole number of at least 1"):
             metrics.expected_calibration_error(table, binning=binning, **settings)
-    with pytest.raises(ValueError, match="bins=.*whole number"):
+    with pytest.raises(ValueError, match=r"bins=.*whole number"):
         assign(table.top_confidence, bins=bins, binning=binning)
 
 

@@ -131,7 +131,7 @@ RULES = {
 
 def is_count(value: Any) -> bool:
     """Whether this is a whole number of at least 1; 15.0 is one, True, NaN and "15" are not."""
-    return isinstance(value, Real) and not isinstance(value, bool) and value >= 1 and value % 1 == 0
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 1 and float(value) % 1 == 0
 
 
 def check_parity(parity: Any, binning: str, doing: str) -> None:
