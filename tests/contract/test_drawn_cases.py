@@ -24,7 +24,7 @@ from reweigh.testing._suite import subject_of
 NAMES = [entry.name for entry in registry.entries("loss") if entry.thing is None]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
-LARGEST = {torch.float64: 1e280, torch.float32: 1e30, torch.bfloat16: 1e30, torch.float16: 100.0}
+LARGEST = {torch.float64: 1e300, torch.float32: 1e37, torch.bfloat16: 1e37, torch.float16: 1e4}
 
 
 @st.composite
@@ -74,8 +74,9 @@ def by_definition(subject: Subject, data: Data, dtype, call: dict, weight, jitte
     logits = logits.to(dtype).double().requires_grad_()
     shaped = None if weight is None else weight.expand(len(logits), logits.shape[1]) if weight.dim() == 2 else weight
     right = priced(
-        subject.loss, logits, target, sample_weight=shaped, class_weight=call.get("class_weight"), jitter=jitter
-    )
+        subject.loss, logits, target, sample_weight=shaped, class_weight=call.get("class_weight"), jitter=jitter,
+        gradient_type=dtype,
+    )  # fmt: skip
     value = getattr(right, call["reduction"])()
     (gradient,) = torch.autograd.grad(value.sum(), logits, allow_unused=True, materialize_grads=True)
     share = max(float(right.share.sum()), 1e-300) if call["reduction"] == "mean" else 1.0

@@ -77,7 +77,18 @@ def compiled(text: str, names: list[str], folder: Path) -> ctypes.CDLL:
     if not library.exists():
         code = folder / f"{stem}.cpp"
         code.write_text(text)
-        command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-ffp-contract=off", str(code), "-o", str(library)]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O0",
+            "-w",
+            "-shared",
+            "-fPIC",
+            "-ffp-contract=off",
+            str(code),
+            "-o",
+            str(library),
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
     return ctypes.CDLL(str(library))
