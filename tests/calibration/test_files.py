@@ -89,7 +89,7 @@ CHANGES = {
     "wrong type": (lambda c: c["fitted"]["slope_"].update(type="object"), "unusable content"),
     "absurd shape": (lambda c: c["fitted"]["slope_"].update(shape=[10**12]), "unusable content"),
     "no number": (lambda c: c.update(classes="three"), "unusable content"),
-    "name of a number": (lambda c: c.update(calibrator=3), "unusable content"),
+    "a number for a name": (lambda c: c.update(calibrator=3), "unusable content"),
 }
 
 

@@ -29,13 +29,17 @@ def over_blocks(rows: Rows, function: Callable[[slice], Result]) -> list[Result]
 
 def over_slices(count: int, width: int, device: torch.device, function: Callable[[slice], Result]) -> list[Result]:
     """[function(part) for each part of `count` rows of `width` numbers]."""
-    on_processor = device.type == "cpu"
-    step = max(1, (ELEMENTS if on_processor else ELEMENTS_ON_GPU) // max(1, width))
-    parts = [slice(start, min(start + step, count)) for start in range(0, count, step)]
-    workers = min(torch.get_num_threads(), len(parts)) if on_processor else 1
-    if torch.get_num_threads() == 1 or not on_processor:
+    parts = slices(count, width, device)
+    workers = min(torch.get_num_threads(), len(parts))
+    if torch.get_num_threads() == 1 or device.type != "cpu":
         return [function(part) for part in parts]
     share = -(-len(parts) // workers)
     runs = [parts[start : start + share] for start in range(0, len(parts), share)]
     with ThreadPoolExecutor(workers) as pool:
         return [result for run in pool.map(lambda run: [function(part) for part in run], runs) for result in run]
+
+
+def slices(count: int, width: int, device: torch.device) -> list[slice]:
+    """Parts of `count` rows of `width` numbers, of a size that suits the device."""
+    step = max(1, (ELEMENTS if device.type == "cpu" else ELEMENTS_ON_GPU) // max(1, width))
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -214,6 +214,8 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _restore(content: dict[str, Any]) -> Calibrator:
     if not isinstance(content["calibrator"], str):
         raise TypeError(f"the calibrator's name is {content['calibrator']!r}")
+    if not isinstance(content["calibrator"], str):
+        raise ValueError(f"the name {content['calibrator']!r}")
     kind = registry.get("calibrator", content["calibrator"])
     settings = {name: decode(value) for name, value in content["settings"].items()}
     calibrator = kind(**settings)

@@ -13,6 +13,7 @@ from ..registry import register_calibrator
 from ._calibrator import Calibrator
 from ._inverse_temperature import Root, find_root, halley_step
 from ._maps import LogitMap, Scale
+from ._parallel import ELEMENTS, over_slices
 from ._rows import Rows
 from ._tempering import logit_scale, sigmoid_moments, softmax_moments, top_confidence, true_gap
 
@@ -162,10 +163,11 @@ def best_on_grid(rows: Rows, bins: int, binning: str) -> float:
             mend="Use objective='nll'.",
         )
     error = grid_error(rows, bins, binning)
-    best, best_error = 0.1, math.inf
-    for tenth in range(1, 101):
-        temperature = tenth / 10
-        now = error(top_confidence(rows, 1.0 / temperature))
-        if now < best_error:
-            best, best_error = temperature, now
-    return best
+
+    def at(part: slice) -> list[tuple[float, float]]:
+        temperatures = [tenth / 10 for tenth in range(1 + part.start, 1 + part.stop)]
+        return [(error(top_confidence(rows, 1.0 / temperature)), temperature) for temperature in temperatures]
+
+    device = rows.logits.device  # type: ignore[union-attr]
+    tried = [pair for pairs in over_slices(100, ELEMENTS, device, at) for pair in pairs]
+    return min(tried)[1]  # of equal errors the smallest temperature
