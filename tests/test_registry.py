@@ -12,7 +12,7 @@ from reweigh import registry
 
 @pytest.mark.parametrize("kind", [kind for kind in registry.FOLDERS if registry.entries(kind)])
 def test_heads_of_definitions_are_enough(kind, monkeypatch):
-    fast = registry.entries(kind)
+    fast = [entry for entry in registry.entries(kind) if entry.thing is None]  # not what other tests registered
     monkeypatch.setattr(registry, "_definitions", lambda kind, text: ast.parse(text).body)
     whole = registry._of_package.__wrapped__(kind)
     assert {entry.name: entry for entry in fast} == whole
