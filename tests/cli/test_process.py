@@ -99,7 +99,7 @@ def test_a_terminal_gets_plain_text_within_its_width():
 
 
 def test_interrupting_ends_with_130(tmp_path):
-    script = "import sys, signal, threading, os\nimport reweigh.evaluation as e\ne.evaluate = lambda *a, **k: (threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start(), __import__('time').sleep(20))\nfrom reweigh.cli import main\nsys.exit(main(['evaluate', 'x.npz']))"
+    script = "import sys, signal, threading, os\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nimport reweigh.evaluation as e\ne.evaluate = lambda *a, **k: (threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start(), __import__('time').sleep(20))\nfrom reweigh.cli import main\nsys.exit(main(['evaluate', 'x.npz']))"
     started = time.monotonic()
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (130, "reweigh: interrupted\n")

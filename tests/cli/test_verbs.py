@@ -332,7 +332,11 @@ def test_every_calibrator_from_the_command_line(run, tmp_path, monkeypatch, name
     """Fitted, looked at and used, or refused in one sentence."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.npz", seed=0, rows=300, classes=3)
-    given = {"meta_accuracy": "meta_accuracy:target=0.9"}.get(name, name)
+    seeded = {
+        "meta_accuracy": "meta_accuracy:target=0.8,random_state=0",
+        "meta_misclassification": "meta_misclassification:random_state=0",
+    }
+    given = seeded.get(name, name)
     fitted = run("calibrate", given, "a.npz", "-o", "c.json")
     if fitted.status:
         assert (fitted.status, fitted.err.count("\n")) == (1, 1)
