@@ -76,9 +76,3 @@ def test_keeps_its_contract_with_another_number_of_classes(name, classes):
     sized = [form for form in variants(name, classes=classes) if form.loss.rule.num_classes == classes]
     for form in sized:
         check_loss(form.loss, only=["values_and_gradients", "saturation", "masked_classes", "memory", "ignored_rows"])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("form", FORMS)
-def test_keeps_its_contract_on_a_gpu(form):
-    check_loss(loss_of(form), device="cuda", without=COMPILING)
